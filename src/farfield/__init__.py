@@ -1,0 +1,55 @@
+"""farfield: know, prove and fix what a neural network does far from its training data.
+
+Holds the public names, each loaded on first use: ``import farfield`` itself imports neither torch nor any
+optional dependency. May import everything below it, lazily. Never computes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from farfield import gaussian as gaussian
+    from farfield import geometry as geometry
+    from farfield import nn as nn
+    from farfield.gaussian import Activation as Activation
+    from farfield.gaussian import activation as activation
+    from farfield.gaussian import dual as dual
+    from farfield.gaussian import hermite_coefficients as hermite_coefficients
+    from farfield.gaussian import isometry_strength as isometry_strength
+    from farfield.geometry import isometry as isometry
+    from farfield.geometry import isometry_gap as isometry_gap
+
+__version__ = "0.1.0.dev0"
+
+_LAZY = {
+    "gaussian": "farfield.gaussian",
+    "geometry": "farfield.geometry",
+    "nn": "farfield.nn",
+    "Activation": "farfield.gaussian:Activation",
+    "activation": "farfield.gaussian:activation",
+    "dual": "farfield.gaussian:dual",
+    "hermite_coefficients": "farfield.gaussian:hermite_coefficients",
+    "isometry_strength": "farfield.gaussian:isometry_strength",
+    "isometry": "farfield.geometry:isometry",
+    "isometry_gap": "farfield.geometry:isometry_gap",
+}
+
+__all__ = sorted(_LAZY)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, _, attribute = _LAZY[name].partition(":")
+    except KeyError:
+        raise AttributeError(f"module 'farfield' has no attribute {name!r}") from None
+    value: Any = importlib.import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
