@@ -1,0 +1,29 @@
+"""A model as a program: typed nodes over registered operators.
+
+Holds: ``capture`` (module, exported program or file → ``Program``), the operator registry, the reference
+interpreter, recognition of norms. May import: errors, _typing. Never: judges what a program does far away.
+"""
+
+from __future__ import annotations
+
+from farfield.graph._capture import capture
+from farfield.graph._node import InputSpec, Node
+from farfield.graph._program import Program
+from farfield.graph._size import SymbolicSize
+from farfield.graph._unknown import OpaqueNodeError
+from farfield.graph.operators import Example, Operator, operator, operator_names, operators, register_operator
+
+__all__ = [
+    "Example",
+    "InputSpec",
+    "Node",
+    "OpaqueNodeError",
+    "Operator",
+    "Program",
+    "SymbolicSize",
+    "capture",
+    "operator",
+    "operator_names",
+    "operators",
+    "register_operator",
+]

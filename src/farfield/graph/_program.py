@@ -1,0 +1,143 @@
+"""The value every analysis takes: a model as a straight-line program over registered operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from farfield.errors import InvalidValueError, UnknownNameError
+from farfield.graph._interpret import interpret
+from farfield.graph._node import InputSpec, Node
+
+__all__ = ["CaptureMethod", "Program"]
+
+CaptureMethod: TypeAlias = Literal["export", "fx", "modules"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model as a list of nodes, each of which uses only earlier ones.
+
+    Parameters
+    ----------
+    nodes
+        In topological order; inputs, constants and outputs are among them.
+    inputs
+        The tensor inputs, in the order :meth:`evaluate` takes them (nested structures are flattened).
+    outputs
+        Names of the nodes whose values are returned, flattened. Each is an ``identity`` with the role
+        ``"output"``, named after its place in what the model returns: ``output``, ``output_1``,
+        ``output_logits``.
+    constants
+        Node name → tensor: parameters, buffers, literals and what was folded from them. Parameters share
+        their storage with the model.
+    constant_names
+        Node name → the parameter's or buffer's qualified name (for a folded constant: the names it was
+        computed from, joined by ``+``).
+    capture
+        How the program was obtained.
+    unseen
+        What the capture could not see, in words; empty when nothing was missed.
+    modules
+        Every module path of the model → its class name, called or not.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    constant_names: Mapping[str, str] = field(default_factory=dict, repr=False)
+    capture: CaptureMethod = "export"
+    unseen: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        defined: set[str] = set()
+        for node in self.nodes:
+            undefined = [name for name in node.operands if name not in defined]
+            if undefined:
+                raise InvalidValueError(
+                    f"Every node uses only earlier nodes, but {node.name!r} ({node.op}) uses {undefined}."
+                )
+            if node.name in defined:
+                raise InvalidValueError(f"Node names are unique, but {node.name!r} occurs twice.")
+            defined.add(node.name)
+        lost = [name for name in (*self.outputs, *self.constants) if name not in defined]
+        if lost:
+            raise InvalidValueError(f"Outputs and constants are nodes of the program, but {lost} are not.")
+
+    @cached_property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def _users(self) -> dict[str, tuple[str, ...]]:
+        users: dict[str, list[str]] = {node.name: [] for node in self.nodes}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.operands):
+                users[name].append(node.name)
+        return {name: tuple(found) for name, found in users.items()}
+
+    @cached_property
+    def _graph(self) -> nx.DiGraph:
+        graph = nx.DiGraph()
+        for node in self.nodes:
+            graph.add_node(node.name, node=node)
+        graph.add_edges_from((name, node.name) for node in self.nodes for name in node.operands)
+        return graph
+
+    def node(self, name: str) -> Node:
+        """The node of this name."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise UnknownNameError("node", name, self._by_name) from None
+
+    def users(self, name: str) -> tuple[str, ...]:
+        """Names of the nodes that take this one's value, in program order."""
+        self.node(name)
+        return self._users[name]
+
+    def to_networkx(self) -> nx.DiGraph:
+        """The program as a directed graph, an edge from each operand to its user; each vertex holds its ``node``.
+
+        Built once and kept; copy it before changing it.
+        """
+        return self._graph
+
+    def find(self, *ops: str) -> tuple[Node, ...]:
+        """Every node whose operator is one of these, in program order."""
+        return tuple(node for node in self.nodes if node.op in ops)
+
+    def evaluate(
+        self,
+        *inputs: Any,
+        dtype: torch.dtype | None = torch.float64,
+        keep: Iterable[str] | None = None,
+    ) -> dict[str, Tensor]:
+        """Run the program with the reference interpreter and return every node's value.
+
+        Parameters
+        ----------
+        inputs
+            One tensor per entry of ``inputs``, in that order (nested lists and dictionaries are flattened).
+        dtype
+            Floating type in which *everything* is computed, whatever types the model names: parameters,
+            literals and casts are all brought to it, so that ``float64`` shows the model's mathematics apart
+            from its rounding. ``None`` runs the model in its own types.
+        keep
+            Names of the values wanted; the others are freed as soon as they are used up. All by default,
+            constants included.
+
+        Returns
+        -------
+        dict
+            Node name → value. A node that returns several tensors holds a tuple.
+        """
+        return interpret(self, inputs, dtype=dtype, keep=None if keep is None else frozenset(keep))

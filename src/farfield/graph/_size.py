@@ -1,0 +1,88 @@
+"""Axis lengths that are known only when the program runs: a batch, a sequence, a count of selected rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import sympy
+
+from farfield.errors import InvalidValueError
+
+__all__ = ["Dimension", "SymbolicSize", "resolve", "size_of", "symbols_in"]
+
+
+class SymbolicSize(str):
+    """The length of a dynamic axis, as text (``"s0"``, ``"4*s0"``) that remembers the expression it stands for.
+
+    A string, so that shapes print and compare plainly; a subclass, so that a size among an operator's
+    attributes is never mistaken for an ordinary string such as ``rounding_mode="floor"``.
+
+    Examples
+    --------
+    >>> import sympy
+    >>> size = SymbolicSize(4 * sympy.Symbol("s0"))
+    >>> size, size.value({"s0": 3})
+    ('4*s0', 12)
+    """
+
+    __slots__ = ("expression",)
+    expression: Any
+
+    def __new__(cls, expression: Any) -> SymbolicSize:
+        self = super().__new__(cls, str(expression))
+        self.expression = expression
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SymbolicSize, (self.expression,)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the free symbols."""
+        return frozenset(s.name for s in self.expression.free_symbols)
+
+    def value(self, sizes: Mapping[str, int]) -> int | float:
+        """The number this expression takes when each symbol takes the size given for it."""
+        missing = self.symbols - set(sizes)
+        if missing:
+            raise InvalidValueError(
+                f"The size {str(self)!r} depends on {sorted(missing)}, which no input of this program fixes. "
+                "Capture again with dynamic_batch=False to get plain numbers."
+            )
+        number = self.expression.xreplace(
+            {s: sympy.Integer(sizes[s.name]) for s in self.expression.free_symbols}
+        )
+        return int(number) if number.is_integer else float(number)
+
+
+Dimension: TypeAlias = "int | str"
+"""One entry of a shape: a number, or a :class:`SymbolicSize` (which is a string) for a dynamic axis."""
+
+
+def size_of(value: Any) -> Any:
+    """A plain int or float for a fixed size, a :class:`SymbolicSize` for one that is not."""
+    if isinstance(value, bool | int | float):
+        return value
+    expression = value.node.expr
+    if expression.is_number:
+        return int(expression) if expression.is_integer else float(expression)
+    return SymbolicSize(expression)
+
+
+def symbols_in(value: Any) -> frozenset[str]:
+    """Every symbol met in an attribute, however deep in tuples."""
+    if isinstance(value, SymbolicSize):
+        return value.symbols
+    if isinstance(value, tuple | list):
+        return frozenset().union(*(symbols_in(v) for v in value))
+    return frozenset()
+
+
+def resolve(value: Any, sizes: Mapping[str, int]) -> Any:
+    """The same value with every symbolic size replaced by its number."""
+    if isinstance(value, SymbolicSize):
+        return value.value(sizes)
+    if isinstance(value, tuple | list):
+        return tuple(resolve(v, sizes) for v in value)
+    return value

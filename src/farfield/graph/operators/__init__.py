@@ -1,0 +1,49 @@
+"""The operators farfield knows, one family per file.
+
+Holds: for each operator its name, the captured functions that mean it, how it computes, examples.
+May import: the node and size values of ``graph``. Never: says how an operator grows or bounds its input.
+"""
+
+from __future__ import annotations
+
+from farfield.graph.operators import activation as _activation
+from farfield.graph.operators import elementwise as _elementwise
+from farfield.graph.operators import linear as _linear
+from farfield.graph.operators import norm as _norm
+from farfield.graph.operators import reduce as _reduce
+from farfield.graph.operators import shape as _shape
+from farfield.graph.operators._registry import (
+    Call,
+    Example,
+    Operator,
+    Reference,
+    Sample,
+    Target,
+    find_operator,
+    operator,
+    operator_names,
+    operators,
+    register_all,
+    register_operator,
+    registered_targets,
+    unregister_operator,
+)
+
+__all__ = [
+    "Call",
+    "Example",
+    "Operator",
+    "Reference",
+    "Sample",
+    "Target",
+    "find_operator",
+    "operator",
+    "operator_names",
+    "operators",
+    "register_operator",
+    "registered_targets",
+    "unregister_operator",
+]
+
+for _family in (_elementwise, _activation, _linear, _norm, _reduce, _shape):
+    register_all(_family.OPERATORS)

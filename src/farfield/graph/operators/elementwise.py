@@ -1,0 +1,289 @@
+"""Functions of each entry on its own, and arithmetic of two tensors entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from farfield.graph._node import Node
+from farfield.graph.operators._bindings import binding, example, positive, real, unit
+from farfield.graph.operators._registry import Compute, Operator, Sample, Target, operand
+
+__all__ = ["OPERATORS"]
+
+
+def _apply(function: Callable[[Tensor], Tensor]) -> Compute:
+    def compute(node: Node, tensors: Sequence[Any]) -> Any:
+        return function(tensors[0])
+
+    return compute
+
+
+def _unary(
+    name: str, summary: str, function: Callable[[Tensor], Tensor], *aliases: str, domain: Sample | None = None
+) -> Operator:
+    targets = tuple(Target(t) for t in (f"aten.{name}.default", *aliases))
+    sample = real(3, 4) if domain is None else domain
+    return Operator(
+        name, "elementwise", summary, ("input",), targets, _apply(function), (example(function, sample),)
+    )
+
+
+def _binary(
+    name: str,
+    summary: str,
+    function: Callable[[Any, Any], Tensor],
+    *targets: Target,
+    domain: Callable[..., Sample] = real,
+) -> Operator:
+    def compute(node: Node, tensors: Sequence[Any]) -> Any:
+        return function(operand(node, tensors, 0, "input"), operand(node, tensors, 1, "other"))
+
+    return Operator(
+        name,
+        "elementwise",
+        summary,
+        ("input", "other"),
+        targets,
+        compute,
+        (example(function, domain(3, 4), domain(4)), example(lambda x: function(x, 2), domain(3))),
+    )
+
+
+def _scaled(function: Callable[[Any, Any], Any]) -> Compute:
+    """``input ± alpha · other``; alpha is 1 except where the caller gave one."""
+
+    def compute(node: Node, tensors: Sequence[Any]) -> Any:
+        first, second = operand(node, tensors, 0, "input"), operand(node, tensors, 1, "other")
+        alpha = node.attributes.get("alpha", 1)
+        result = function(first, second if alpha == 1 else alpha * second)
+        return result if isinstance(result, Tensor) else torch.as_tensor(result)
+
+    return compute
+
+
+def _divide(node: Node, tensors: Sequence[Any]) -> Any:
+    first, second = operand(node, tensors, 0, "input"), operand(node, tensors, 1, "other")
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        return torch.div(first, second, rounding_mode=node.attributes.get("rounding_mode"))
+    return torch.as_tensor(first / second)
+
+
+def _power(node: Node, tensors: Sequence[Any]) -> Any:
+    return torch.pow(operand(node, tensors, 0, "input"), operand(node, tensors, 1, "exponent"))
+
+
+def _clamp(node: Node, tensors: Sequence[Any]) -> Any:
+    low, high = (
+        operand(node, tensors, i, n) if n in node.attributes or tensors[i] is not None else None
+        for i, n in ((1, "min"), (2, "max"))
+    )
+    result = tensors[0]
+    if low is not None:
+        result = result.clamp_min(low)
+    return result if high is None else result.clamp_max(high)
+
+
+def _lerp(node: Node, tensors: Sequence[Any]) -> Any:
+    return torch.lerp(tensors[0], tensors[1], operand(node, tensors, 2, "weight"))
+
+
+_SWAP = binding({"input": "other", "other": "input"})
+
+ARITHMETIC = (
+    Operator(
+        "add",
+        "elementwise",
+        "input + alpha · other",
+        ("input", "other"),
+        (Target("aten.add.Tensor"), Target("aten.add.Scalar"), Target("_operator.add")),
+        _scaled(lambda a, b: a + b),
+        (
+            example(lambda x, y: x + y, real(3, 4), real(4)),
+            example(lambda x: 2 + x, real(3)),
+            example(lambda x, y: torch.add(x, y, alpha=3), real(3), real(3)),
+        ),
+    ),
+    Operator(
+        "sub",
+        "elementwise",
+        "input − alpha · other",
+        ("input", "other"),
+        (
+            Target("aten.sub.Tensor"),
+            Target("aten.sub.Scalar"),
+            Target("_operator.sub"),
+        ),
+        _scaled(lambda a, b: a - b),
+        (
+            example(lambda x, y: x - y, real(3, 4), real(4)),
+            example(lambda x: 1 - x, real(3)),
+            example(lambda x: torch.rsub(x, 2.5), real(3)),
+        ),
+    ),
+    _binary(
+        "mul",
+        "input · other",
+        lambda a, b: torch.as_tensor(a * b),
+        Target("aten.mul.Tensor"),
+        Target("aten.mul.Scalar"),
+        Target("_operator.mul"),
+    ),
+    Operator(
+        "div",
+        "elementwise",
+        "input / other, rounded as rounding_mode says (None, 'floor', 'trunc')",
+        ("input", "other"),
+        (
+            Target("aten.div.Tensor"),
+            Target("aten.div.Scalar"),
+            Target("aten.div.Tensor_mode"),
+            Target("aten.div.Scalar_mode"),
+            Target("aten.true_divide.Tensor"),
+            Target("_operator.truediv"),
+        ),
+        _divide,
+        (
+            example(lambda x, y: x / y, real(3, 4), positive(4)),
+            example(lambda x: x / 3, real(3)),
+            example(lambda x: torch.div(x, 0.3, rounding_mode="floor"), real(3)),
+        ),
+    ),
+    Operator(
+        "pow",
+        "elementwise",
+        "input ** exponent",
+        ("input", "exponent"),
+        (
+            Target("aten.pow.Tensor_Tensor"),
+            Target("aten.pow.Tensor_Scalar"),
+            Target("aten.pow.Scalar"),
+            Target("_operator.pow", binding({"other": "exponent"})),
+        ),
+        _power,
+        (
+            example(lambda x, y: x**y, positive(3, 4), real(4)),
+            example(lambda x: x**3, real(3)),
+            example(lambda x: 2**x, real(3)),
+        ),
+    ),
+    _binary(
+        "maximum",
+        "max(input, other)",
+        lambda a, b: torch.maximum(a, torch.as_tensor(b, dtype=a.dtype)),
+        Target("aten.maximum.default"),
+        Target("aten.max.other"),
+        Target("aten.fmax.default"),
+    ),
+    _binary(
+        "minimum",
+        "min(input, other)",
+        lambda a, b: torch.minimum(a, torch.as_tensor(b, dtype=a.dtype)),
+        Target("aten.minimum.default"),
+        Target("aten.min.other"),
+        Target("aten.fmin.default"),
+    ),
+    _binary(
+        "atan2",
+        "angle of the point (other, input), in [−π, π]",
+        lambda a, b: torch.atan2(a, torch.as_tensor(b, dtype=a.dtype)),
+        Target("aten.atan2.default"),
+    ),
+    _binary(
+        "fmod",
+        "input − other · trunc(input / other)",
+        torch.fmod,
+        Target("aten.fmod.Tensor"),
+        Target("aten.fmod.Scalar"),
+        domain=positive,
+    ),
+    _binary(
+        "remainder",
+        "input − other · floor(input / other)",
+        torch.remainder,
+        Target("aten.remainder.Tensor"),
+        Target("aten.remainder.Scalar"),
+        domain=positive,
+    ),
+    _binary(
+        "hypot",
+        "√(input² + other²)",
+        lambda a, b: torch.hypot(a, torch.as_tensor(b, dtype=a.dtype)),
+        Target("aten.hypot.default"),
+    ),
+    Operator(
+        "clamp",
+        "elementwise",
+        "min(max(input, min), max); a bound that is absent does not act",
+        ("input", "min", "max"),
+        (
+            Target("aten.clamp.default"),
+            Target("aten.clamp.Tensor"),
+            Target("aten.clamp_min.default"),
+            Target("aten.clamp_min.Tensor"),
+            Target("aten.clamp_max.default"),
+            Target("aten.clamp_max.Tensor"),
+        ),
+        _clamp,
+        (
+            example(lambda x: x.clamp(-1, 0.5), real(9)),
+            example(lambda x: x.clamp_min(0.1), real(9)),
+            example(lambda x, y: x.clamp(max=y), real(3, 4), real(4)),
+        ),
+    ),
+    Operator(
+        "lerp",
+        "elementwise",
+        "input + weight · (end − input)",
+        ("input", "end", "weight"),
+        (Target("aten.lerp.Tensor"), Target("aten.lerp.Scalar")),
+        _lerp,
+        (
+            example(lambda x, y: torch.lerp(x, y, 0.3), real(3), real(3)),
+            example(torch.lerp, real(3), real(3), unit(3)),
+        ),
+    ),
+)
+
+FUNCTIONS = (
+    _unary("neg", "−x", torch.neg, "_operator.neg"),
+    _unary("abs", "|x| (the modulus of a complex number)", torch.abs),
+    _unary("square", "x²", torch.square),
+    _unary("sqrt", "√x", torch.sqrt, domain=positive(3, 4)),
+    _unary("rsqrt", "1/√x", torch.rsqrt, domain=positive(3, 4)),
+    _unary("reciprocal", "1/x", torch.reciprocal, domain=positive(3, 4)),
+    _unary("exp", "eˣ", torch.exp),
+    _unary("exp2", "2ˣ", torch.exp2),
+    _unary("expm1", "eˣ − 1", torch.expm1),
+    _unary("log", "ln x", torch.log, domain=positive(3, 4)),
+    _unary("log2", "ln x / ln 2", torch.log2, domain=positive(3, 4)),
+    _unary("log10", "ln x / ln 10", torch.log10, domain=positive(3, 4)),
+    _unary("log1p", "ln(1 + x)", torch.log1p, domain=positive(3, 4)),
+    _unary("sign", "−1, 0 or 1", torch.sign, "aten.sgn.default"),
+    _unary("sin", "sin x", torch.sin),
+    _unary("cos", "cos x", torch.cos),
+    _unary("tan", "tan x", torch.tan, domain=unit(3, 4)),
+    _unary("asin", "arcsin x", torch.asin, domain=unit(3, 4)),
+    _unary("acos", "arccos x", torch.acos, domain=unit(3, 4)),
+    _unary("atan", "arctan x", torch.atan),
+    _unary("sinh", "sinh x", torch.sinh),
+    _unary("cosh", "cosh x", torch.cosh),
+    _unary("tanh", "tanh x", torch.tanh),
+    _unary("asinh", "ln(x + √(x² + 1))", torch.asinh),
+    _unary("acosh", "ln(x + √(x² − 1))", lambda x: torch.acosh(x), domain=positive(3, 4)),
+    _unary("atanh", "½ ln((1 + x)/(1 − x))", torch.atanh, domain=unit(3, 4)),
+    _unary("erf", "2/√π ∫₀ˣ e^{−t²} dt", torch.erf, "aten.special_erf.default"),
+    _unary("erfc", "1 − erf x", torch.erfc),
+    _unary("erfinv", "inverse of erf", torch.erfinv, domain=unit(3, 4)),
+    _unary("lgamma", "ln |Γ(x)|", torch.lgamma, domain=positive(3, 4)),
+    _unary("digamma", "Γ′(x)/Γ(x)", torch.digamma, domain=positive(3, 4)),
+    _unary("floor", "largest integer ≤ x", torch.floor),
+    _unary("ceil", "smallest integer ≥ x", torch.ceil),
+    _unary("round", "nearest integer, halves to even", torch.round),
+    _unary("trunc", "integer part, towards 0", torch.trunc, "aten.fix.default"),
+)
+
+OPERATORS = (*ARITHMETIC, *FUNCTIONS)

@@ -1,0 +1,189 @@
+"""Maps that are linear in their first tensor once the others are fixed: products, convolutions, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from farfield.graph._node import Node
+from farfield.graph.operators._bindings import binding, example, integer, real
+from farfield.graph.operators._registry import Call, Operator, Target
+
+__all__ = ["OPERATORS"]
+
+_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+def _linear(node: Node, tensors: Sequence[Any]) -> Any:
+    return F.linear(tensors[0], tensors[1], tensors[2])
+
+
+def _matmul(node: Node, tensors: Sequence[Any]) -> Any:
+    return torch.matmul(tensors[0], tensors[1])
+
+
+def _addmm(node: Node, tensors: Sequence[Any]) -> Any:
+    beta, alpha = node.attributes.get("beta", 1), node.attributes.get("alpha", 1)
+    return beta * tensors[0] + alpha * torch.matmul(tensors[1], tensors[2])
+
+
+def _convolution(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    return _CONVOLUTIONS[tensors[1].ndim - 2](
+        tensors[0],
+        tensors[1],
+        tensors[2],
+        list(a["stride"]),
+        list(a["padding"]),
+        list(a["dilation"]),
+        a["groups"],
+    )
+
+
+def _transposed_convolution(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    return _TRANSPOSED[tensors[1].ndim - 2](
+        tensors[0],
+        tensors[1],
+        tensors[2],
+        list(a["stride"]),
+        list(a["padding"]),
+        list(a["output_padding"]),
+        a["groups"],
+        list(a["dilation"]),
+    )
+
+
+def _embedding(node: Node, tensors: Sequence[Any]) -> Any:
+    return F.embedding(tensors[1], tensors[0])
+
+
+def _broadcast(call: Call) -> dict[str, Any]:
+    """One number per spatial axis, where the call gave one for all of them."""
+    rank = len(call.arguments["weight"].shape) - 2
+    keys = ("stride", "padding", "dilation", "output_padding")
+    spread = {}
+    for key in keys:
+        given = call.arguments.get(key)
+        if given is not None:
+            given = (given,) if isinstance(given, int) else tuple(given)
+            spread[key] = given * rank if len(given) == 1 else given
+    return spread
+
+
+_CONV = binding(compute=_broadcast)
+_TENSORS = ("input", "weight", "bias")
+
+OPERATORS = (
+    Operator(
+        "linear",
+        "linear",
+        "input · weightᵀ + bias",
+        _TENSORS,
+        (Target("aten.linear.default"),),
+        _linear,
+        (example(F.linear, real(2, 3), real(4, 3), real(4)), example(F.linear, real(2, 5, 3), real(4, 3))),
+    ),
+    Operator(
+        "matmul",
+        "linear",
+        "input · other over the last two axes, broadcast over the rest (vectors as torch.matmul takes them)",
+        ("input", "other"),
+        (
+            Target("aten.matmul.default"),
+            Target("aten.mm.default", binding({"mat2": "other"})),
+            Target("aten.bmm.default", binding({"mat2": "other"})),
+            Target("aten.mv.default", binding({"vec": "other"})),
+            Target("aten.dot.default", binding({"tensor": "other"})),
+            Target("_operator.matmul"),
+        ),
+        _matmul,
+        (
+            example(torch.matmul, real(2, 5, 3), real(2, 3, 4)),
+            example(torch.mm, real(2, 3), real(3, 4)),
+            example(torch.bmm, real(2, 2, 3), real(2, 3, 4)),
+            example(torch.mv, real(2, 3), real(3)),
+            example(torch.dot, real(3), real(3)),
+        ),
+    ),
+    Operator(
+        "addmm",
+        "linear",
+        "beta · bias + alpha · input · other",
+        ("bias", "input", "other"),
+        (
+            Target("aten.addmm.default", binding({"input": "bias", "mat1": "input", "mat2": "other"})),
+            Target("aten.baddbmm.default", binding({"input": "bias", "batch1": "input", "batch2": "other"})),
+            Target("aten.addmv.default", binding({"input": "bias", "mat": "input", "vec": "other"})),
+        ),
+        _addmm,
+        (
+            example(torch.addmm, real(4), real(2, 3), real(3, 4)),
+            example(
+                lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2),
+                real(2, 1, 4),
+                real(2, 5, 3),
+                real(2, 3, 4),
+            ),
+            example(torch.addmv, real(2), real(2, 3), real(3)),
+        ),
+    ),
+    Operator(
+        "conv",
+        "linear",
+        "cross-correlation of input with weight over 1, 2 or 3 spatial axes, plus bias",
+        _TENSORS,
+        (
+            Target("aten.conv1d.default", _CONV),
+            Target("aten.conv2d.default", _CONV),
+            Target("aten.conv3d.default", _CONV),
+            Target(
+                "aten.convolution.default", binding(compute=_broadcast, drop=("transposed", "output_padding"))
+            ),
+        ),
+        _convolution,
+        (
+            example(
+                lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=1), real(2, 3, 9), real(4, 3, 3), real(4)
+            ),
+            example(lambda x, w: F.conv2d(x, w, padding=1, groups=2), real(2, 4, 5, 5), real(4, 2, 3, 3)),
+            example(F.conv3d, real(1, 2, 4, 4, 4), real(3, 2, 2, 2, 2), real(3)),
+        ),
+    ),
+    Operator(
+        "conv_transpose",
+        "linear",
+        "the adjoint of conv, plus bias",
+        _TENSORS,
+        (
+            Target("aten.conv_transpose1d.default", _CONV),
+            Target("aten.conv_transpose2d.input", _CONV),
+            Target("aten.conv_transpose3d.input", _CONV),
+            Target("aten.convolution.default#transposed", binding(compute=_broadcast, drop=("transposed",))),
+        ),
+        _transposed_convolution,
+        (
+            example(
+                lambda x, w, b: F.conv_transpose1d(x, w, b, stride=2), real(2, 3, 5), real(3, 4, 3), real(4)
+            ),
+            example(
+                lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1),
+                real(1, 3, 4, 4),
+                real(3, 2, 3, 3),
+            ),
+        ),
+    ),
+    Operator(
+        "embedding",
+        "linear",
+        "row indices[i] of weight",
+        ("weight", "indices"),
+        (Target("aten.embedding.default"),),
+        _embedding,
+        (example(lambda w, i: F.embedding(i, w), real(6, 4), integer(6, 2, 3)),),
+    ),
+)

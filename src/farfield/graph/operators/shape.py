@@ -1,0 +1,503 @@
+"""Operators that move entries about without changing any: reshaping, permuting, joining, cutting, casting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from farfield.graph._node import Node
+from farfield.graph.operators._bindings import binding, example, front, integer, real
+from farfield.graph.operators._registry import Call, Operator, Target
+
+__all__ = ["OPERATORS"]
+
+
+def _result_shape(call: Call) -> dict[str, Any]:
+    return {"shape": call.shape}
+
+
+def _transposition(call: Call) -> dict[str, Any]:
+    rank = len(call.arguments["input"].shape)
+    order = list(range(rank))
+    if rank:
+        first, second = front(call.arguments["dim0"], rank), front(call.arguments["dim1"], rank)
+        order[first], order[second] = order[second], order[first]
+    return {"dims": tuple(order)}
+
+
+def _reversal(call: Call) -> dict[str, Any]:
+    return {"dims": tuple(reversed(range(len(call.arguments["input"].shape))))}
+
+
+def _matrix_transposition(call: Call) -> dict[str, Any]:
+    rank = len(call.arguments["input"].shape)
+    return {"dims": (*range(rank - 2), rank - 1, rank - 2)}
+
+
+def _squeezed(call: Call) -> dict[str, Any]:
+    shape = call.arguments["input"].shape
+    dim = call.arguments.get("dim")
+    if dim is None:
+        axes = tuple(range(len(shape)))
+    else:
+        axes = tuple(front(d, len(shape)) for d in ((dim,) if isinstance(dim, int) else dim))
+    return {"dim": tuple(d for d in axes if d < len(shape) and shape[d] == 1)}
+
+
+def _unsqueezed(call: Call) -> dict[str, Any]:
+    return {"dim": front(call.arguments["dim"], len(call.shape))}
+
+
+def _narrowed(call: Call) -> dict[str, Any]:
+    rank = len(call.arguments["input"].shape)
+    a = call.arguments
+    return {"dim": front(a["dim"], rank), "start": a["start"], "end": a["start"] + a["length"], "step": 1}
+
+
+def _stacked_axis(call: Call) -> dict[str, Any]:
+    return {"dim": front(call.arguments["dim"], len(call.shape))}
+
+
+def _reshape(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0].reshape(node.attributes["shape"])
+
+
+def _expand(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0].expand(node.attributes["shape"])
+
+
+def _permute(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0].permute(node.attributes["dims"])
+
+
+def _squeeze(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0].squeeze(node.attributes["dim"])
+
+
+def _unsqueeze(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0].unsqueeze(node.attributes["dim"])
+
+
+def _cat(node: Node, tensors: Sequence[Any]) -> Any:
+    return torch.cat(list(tensors), node.attributes["dim"])
+
+
+def _stack(node: Node, tensors: Sequence[Any]) -> Any:
+    return torch.stack(list(tensors), node.attributes["dim"])
+
+
+def _split(node: Node, tensors: Sequence[Any]) -> Any:
+    size = node.attributes["split_size"]
+    return torch.split(tensors[0], list(size) if isinstance(size, tuple) else size, node.attributes["dim"])
+
+
+def _chunk(node: Node, tensors: Sequence[Any]) -> Any:
+    return torch.chunk(tensors[0], node.attributes["chunks"], node.attributes["dim"])
+
+
+def _unbind(node: Node, tensors: Sequence[Any]) -> Any:
+    return torch.unbind(tensors[0], node.attributes["dim"])
+
+
+def _getitem(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0][node.attributes["index"]]
+
+
+def _slice(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    index: list[Any] = [slice(None)] * tensors[0].ndim
+    index[a["dim"]] = slice(a["start"], a["end"], a["step"])
+    return tensors[0][tuple(index)]
+
+
+def _select(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0].select(node.attributes["dim"], node.attributes["index"])
+
+
+def _repeat(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0].repeat(node.attributes["repeats"])
+
+
+def _pad(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    return F.pad(tensors[0], list(a["pad"]), a["mode"], a["value"])
+
+
+def _flip(node: Node, tensors: Sequence[Any]) -> Any:
+    return torch.flip(tensors[0], node.attributes["dims"])
+
+
+def _roll(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    return torch.roll(tensors[0], a["shifts"], a["dims"] or None)
+
+
+def _cast(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0].to(node.attributes["dtype"])
+
+
+def _identity(node: Node, tensors: Sequence[Any]) -> Any:
+    return tensors[0]
+
+
+def _dropout(node: Node, tensors: Sequence[Any]) -> Any:
+    return F.dropout(tensors[0], node.attributes["p"], node.attributes["train"])
+
+
+def _diagonal(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    return torch.diagonal(tensors[0], a["offset"], a["dim1"], a["dim2"])
+
+
+def _unfold(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    return tensors[0].unfold(a["dimension"], a["size"], a["step"])
+
+
+def _pixel_shuffle(node: Node, tensors: Sequence[Any]) -> Any:
+    return F.pixel_shuffle(tensors[0], node.attributes["upscale_factor"])
+
+
+def _pixel_unshuffle(node: Node, tensors: Sequence[Any]) -> Any:
+    return F.pixel_unshuffle(tensors[0], node.attributes["downscale_factor"])
+
+
+def _result_dtype(call: Call) -> dict[str, Any]:
+    return {"dtype": call.dtype}
+
+
+_X = ("input",)
+_SHAPED = binding(
+    compute=_result_shape, drop=("size", "implicit", "start_dim", "end_dim", "dim", "sizes", "other")
+)
+_CAST = binding(compute=_result_dtype, drop=("other",))
+
+RESHAPING = (
+    Operator(
+        "reshape",
+        "shape",
+        "the same entries in row-major order under another shape",
+        _X,
+        tuple(
+            Target(f"aten.{name}", _SHAPED)
+            for name in (
+                "view.default",
+                "reshape.default",
+                "_unsafe_view.default",
+                "flatten.using_ints",
+                "unflatten.int",
+                "view_copy.default",
+                "_reshape_copy.default",
+            )
+        ),
+        _reshape,
+        (
+            example(lambda x: x.view(x.shape[0], -1), real(2, 3, 4)),
+            example(lambda x: x.flatten(1), real(2, 3, 4)),
+            example(lambda x: x.unflatten(1, (2, 3)), real(2, 6)),
+        ),
+    ),
+    Operator(
+        "permute",
+        "shape",
+        "axes in the order dims",
+        _X,
+        (
+            Target("aten.permute.default", binding(axes=("dims",))),
+            Target("aten.transpose.int", binding(compute=_transposition, drop=("dim0", "dim1"))),
+            Target("aten.t.default", binding(compute=_reversal)),
+            Target("aten.numpy_T.default", binding(compute=_reversal)),
+            Target("aten.mT.default", binding(compute=_matrix_transposition)),
+        ),
+        _permute,
+        (
+            example(lambda x: x.permute(2, 0, 1), real(2, 3, 4)),
+            example(lambda x: x.transpose(-1, 0), real(2, 3, 4)),
+            example(lambda x: x.t(), real(2, 3)),
+            example(lambda x: x.mT, real(2, 3, 4)),
+        ),
+    ),
+    Operator(
+        "expand",
+        "shape",
+        "axes of length 1, and new leading axes, repeated to the given shape",
+        _X,
+        (
+            Target("aten.expand.default", _SHAPED),
+            Target("aten.expand_as.default", _SHAPED),
+            Target("aten.broadcast_to.default", _SHAPED),
+        ),
+        _expand,
+        (
+            example(lambda x: x.expand(3, 2, 4), real(2, 1)),
+            example(lambda x, y: x.expand_as(y), real(1, 4), real(3, 4)),
+        ),
+    ),
+    Operator(
+        "repeat",
+        "shape",
+        "the tensor tiled repeats times along each axis",
+        _X,
+        (Target("aten.repeat.default"),),
+        _repeat,
+        (example(lambda x: x.repeat(2, 1, 3), real(2, 3)),),
+    ),
+    Operator(
+        "squeeze",
+        "shape",
+        "the axes dim, of length 1, removed",
+        _X,
+        (
+            Target("aten.squeeze.default", binding(compute=_squeezed)),
+            Target("aten.squeeze.dim", binding(compute=_squeezed)),
+            Target("aten.squeeze.dims", binding(compute=_squeezed)),
+        ),
+        _squeeze,
+        (example(lambda x: x.squeeze(-1), real(2, 1)), example(lambda x: x.squeeze(), real(2, 1, 3, 1))),
+    ),
+    Operator(
+        "unsqueeze",
+        "shape",
+        "an axis of length 1 put at dim",
+        _X,
+        (Target("aten.unsqueeze.default", binding(compute=_unsqueezed)),),
+        _unsqueeze,
+        (example(lambda x: x.unsqueeze(-1), real(2, 3)),),
+    ),
+    Operator(
+        "flip",
+        "shape",
+        "entries in reverse order along dims",
+        _X,
+        (Target("aten.flip.default", binding(axes=("dims",))),),
+        _flip,
+        (example(lambda x: x.flip(-1), real(2, 3)),),
+    ),
+    Operator(
+        "roll",
+        "shape",
+        "entries moved by shifts along dims, those that fall off returning at the other end",
+        _X,
+        (Target("aten.roll.default"),),
+        _roll,
+        (example(lambda x: x.roll(1, -1), real(2, 3)), example(lambda x: x.roll(2), real(2, 3))),
+    ),
+    Operator(
+        "unfold",
+        "shape",
+        "windows of the given size and step along dimension, laid out along a new last axis",
+        _X,
+        (Target("aten.unfold.default", binding(axis=("dimension",))),),
+        _unfold,
+        (example(lambda x: x.unfold(-1, 3, 2), real(2, 7)),),
+    ),
+    Operator(
+        "pixel_shuffle",
+        "shape",
+        "channels moved into space by upscale_factor",
+        _X,
+        (Target("aten.pixel_shuffle.default"),),
+        _pixel_shuffle,
+        (example(lambda x: F.pixel_shuffle(x, 2), real(1, 8, 3, 3)),),
+    ),
+    Operator(
+        "pixel_unshuffle",
+        "shape",
+        "space moved into channels by downscale_factor",
+        _X,
+        (Target("aten.pixel_unshuffle.default"),),
+        _pixel_unshuffle,
+        (example(lambda x: F.pixel_unshuffle(x, 2), real(1, 2, 4, 4)),),
+    ),
+)
+
+JOINING = (
+    Operator(
+        "cat",
+        "shape",
+        "the tensors one after another along dim",
+        ("*tensors",),
+        (
+            Target("aten.cat.default", binding(axis=("dim",), of="tensors")),
+            Target("aten.concat.default", binding(axis=("dim",), of="tensors")),
+        ),
+        _cat,
+        (example(lambda x, y: torch.cat([x, y], -1), real(2, 3), real(2, 4)),),
+    ),
+    Operator(
+        "stack",
+        "shape",
+        "the tensors along a new axis at dim",
+        ("*tensors",),
+        (Target("aten.stack.default", binding(compute=_stacked_axis)),),
+        _stack,
+        (example(lambda x, y: torch.stack([x, y], -1), real(2, 3), real(2, 3)),),
+    ),
+    Operator(
+        "pad",
+        "shape",
+        "entries put before and after (pad: last axis first): value for mode 'constant', else 'reflect', "
+        "'replicate' or 'circular' copies",
+        _X,
+        (
+            Target("aten.pad.default", binding(compute=lambda call: {"value": call.arguments["value"] or 0})),
+            Target("aten.constant_pad_nd.default", binding(add={"mode": "constant"})),
+            *(
+                Target(
+                    f"aten.{kind}_pad{n}d.default",
+                    binding({"padding": "pad"}, add={"mode": mode, "value": 0}),
+                )
+                for kind, mode in (("reflection", "reflect"), ("replication", "replicate"))
+                for n in (1, 2, 3)
+            ),
+        ),
+        _pad,
+        (
+            example(lambda x: F.pad(x, (1, 2), value=3.0), real(2, 3)),
+            example(lambda x: F.pad(x, (1, 1, 2, 0), mode="reflect"), real(1, 2, 4, 4)),
+            example(lambda x: F.pad(x, (1, 1), mode="circular"), real(1, 2, 4)),
+        ),
+    ),
+)
+
+CUTTING = (
+    Operator(
+        "split",
+        "shape",
+        "consecutive pieces along dim, of one size or of the sizes listed (split_size)",
+        _X,
+        (
+            Target("aten.split.Tensor", binding(axis=("dim",))),
+            Target("aten.split_with_sizes.default", binding({"split_sizes": "split_size"}, axis=("dim",))),
+            Target("aten.split.sizes", binding(axis=("dim",))),
+        ),
+        _split,
+        (
+            example(lambda x: x.split(2, -1)[1], real(2, 6)),
+            example(lambda x: x.split([1, 5], 1)[0], real(2, 6)),
+        ),
+        returns_tuple=True,
+    ),
+    Operator(
+        "chunk",
+        "shape",
+        "about equal consecutive pieces along dim",
+        _X,
+        (Target("aten.chunk.default", binding(axis=("dim",))),),
+        _chunk,
+        (example(lambda x: x.chunk(2, -1)[0], real(2, 6)),),
+        returns_tuple=True,
+    ),
+    Operator(
+        "unbind",
+        "shape",
+        "every slice along dim",
+        _X,
+        (Target("aten.unbind.int", binding(axis=("dim",))),),
+        _unbind,
+        (example(lambda x: x.unbind(1)[1], real(2, 3)),),
+        returns_tuple=True,
+    ),
+    Operator(
+        "getitem",
+        "shape",
+        "one of the tensors that a node returns",
+        _X,
+        (Target("_operator.getitem", binding({"other": "index"})),),
+        _getitem,
+        (example(lambda x: x.topk(2)[1], real(3, 4)),),
+    ),
+    Operator(
+        "slice",
+        "shape",
+        "entries start:end:step along dim",
+        _X,
+        (
+            Target("aten.slice.Tensor", binding(axis=("dim",))),
+            Target("aten.narrow.default", binding(compute=_narrowed, drop=("length",))),
+        ),
+        _slice,
+        (example(lambda x: x[:, 1:-1], real(2, 5)), example(lambda x: x[::2], real(5, 2))),
+    ),
+    Operator(
+        "select",
+        "shape",
+        "the slice at index along dim, without that axis",
+        _X,
+        (Target("aten.select.int", binding(axis=("dim",))),),
+        _select,
+        (example(lambda x: x[:, -1], real(2, 3, 4)),),
+    ),
+    Operator(
+        "diagonal",
+        "shape",
+        "the diagonal at offset of the axes dim1 and dim2, as a new last axis",
+        _X,
+        (Target("aten.diagonal.default", binding(axis=("dim1", "dim2"))),),
+        _diagonal,
+        (example(lambda x: x.diagonal(1, -2, -1), real(2, 3, 4)),),
+    ),
+)
+
+COPYING = (
+    Operator(
+        "cast",
+        "shape",
+        "the same numbers in another dtype",
+        _X,
+        (
+            Target("aten._to_copy.default", _CAST),
+            Target("aten.to.dtype", _CAST),
+            Target("aten.to.dtype_layout", _CAST),
+            Target("aten.to.other", _CAST),
+            Target("aten.type_as.default", _CAST),
+        ),
+        _cast,
+        (
+            example(lambda x: (3 * x).to(torch.int64), real(2, 3)),
+            example(lambda i: i.double(), integer(5, 3)),
+        ),
+    ),
+    Operator(
+        "identity",
+        "shape",
+        "the same tensor",
+        _X,
+        tuple(
+            Target(f"aten.{name}.default", binding(drop=("copy",)))
+            for name in (
+                "clone",
+                "contiguous",
+                "detach",
+                "alias",
+                "lift_fresh_copy",
+                "lift_fresh",
+                "detach_copy",
+                "resolve_neg",
+                "resolve_conj",
+                "positive",
+            )
+        ),
+        _identity,
+        (example(lambda x: x.clone(), real(2, 3)),),
+    ),
+    Operator(
+        "dropout",
+        "shape",
+        "the same tensor; where train is True, entries zeroed with probability p and the rest divided by 1 − p",
+        _X,
+        (
+            Target("aten.dropout.default"),
+            Target("aten.feature_dropout.default"),
+            Target("aten.alpha_dropout.default"),
+        ),
+        _dropout,
+        (example(lambda x: F.dropout(x, 0.3, training=False), real(2, 3)),),
+        deterministic=False,
+    ),
+)
+
+OPERATORS = (*RESHAPING, *JOINING, *CUTTING, *COPYING)
