@@ -7,10 +7,17 @@ May import: the node and size values of ``graph``. Never: says how an operator g
 from __future__ import annotations
 
 from farfield.graph.operators import activation as _activation
+from farfield.graph.operators import attention as _attention
+from farfield.graph.operators import create as _create
 from farfield.graph.operators import elementwise as _elementwise
+from farfield.graph.operators import fourier as _fourier
+from farfield.graph.operators import index as _index
 from farfield.graph.operators import linear as _linear
 from farfield.graph.operators import norm as _norm
+from farfield.graph.operators import pool as _pool
+from farfield.graph.operators import recurrent as _recurrent
 from farfield.graph.operators import reduce as _reduce
+from farfield.graph.operators import select as _select
 from farfield.graph.operators import shape as _shape
 from farfield.graph.operators._registry import (
     Call,
@@ -45,5 +52,19 @@ __all__ = [
     "unregister_operator",
 ]
 
-for _family in (_elementwise, _activation, _linear, _norm, _reduce, _shape):
+for _family in (
+    _elementwise,
+    _activation,
+    _linear,
+    _norm,
+    _reduce,
+    _shape,
+    _select,
+    _index,
+    _create,
+    _attention,
+    _recurrent,
+    _pool,
+    _fourier,
+):
     register_all(_family.OPERATORS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, real
@@ -49,10 +49,10 @@ OPERATORS = (
     _activation(
         "leaky_relu",
         "x for x > 0, negative_slope · x below",
-        F.leaky_relu,
+        functional.leaky_relu,
         Target("aten.leaky_relu.default"),
         keys=("negative_slope",),
-        module=lambda x: F.leaky_relu(x, 0.2),
+        module=lambda x: functional.leaky_relu(x, 0.2),
     ),
     Operator(
         "prelu",
@@ -61,7 +61,7 @@ OPERATORS = (
         ("input", "weight"),
         (Target("aten.prelu.default"), Target("aten._prelu_kernel.default")),
         _prelu,
-        (example(F.prelu, real(2, 3, 4), real(3)), example(F.prelu, real(2, 3), real(1))),
+        (example(functional.prelu, real(2, 3, 4), real(3)), example(functional.prelu, real(2, 3), real(1))),
     ),
     _activation(
         "elu",
@@ -69,78 +69,78 @@ OPERATORS = (
         _elu,
         Target("aten.elu.default"),
         keys=("alpha", "scale", "input_scale"),
-        module=lambda x: F.elu(x, 0.7),
+        module=lambda x: functional.elu(x, 0.7),
     ),
-    _activation("selu", "1.0507 · elu(x, alpha = 1.6733)", F.selu, Target("aten.selu.default")),
+    _activation("selu", "1.0507 · elu(x, alpha = 1.6733)", functional.selu, Target("aten.selu.default")),
     _activation(
         "celu",
         "max(x, 0) + min(0, alpha · (e^{x/alpha} − 1))",
-        F.celu,
+        functional.celu,
         Target("aten.celu.default"),
         keys=("alpha",),
-        module=lambda x: F.celu(x, 1.3),
+        module=lambda x: functional.celu(x, 1.3),
     ),
     _activation(
         "gelu",
         "x · Φ(x), or its tanh approximation as the attribute 'approximate' says",
-        F.gelu,
+        functional.gelu,
         Target("aten.gelu.default"),
         keys=("approximate",),
-        module=lambda x: F.gelu(x) + F.gelu(x, approximate="tanh"),
+        module=lambda x: functional.gelu(x) + functional.gelu(x, approximate="tanh"),
     ),
-    _activation("silu", "x · sigmoid(x)", F.silu, Target("aten.silu.default")),
-    _activation("mish", "x · tanh(softplus(x))", F.mish, Target("aten.mish.default")),
+    _activation("silu", "x · sigmoid(x)", functional.silu, Target("aten.silu.default")),
+    _activation("mish", "x · tanh(softplus(x))", functional.mish, Target("aten.mish.default")),
     _activation(
         "softplus",
         "ln(1 + e^{beta · x}) / beta; exactly x where beta · x > threshold",
-        F.softplus,
+        functional.softplus,
         Target("aten.softplus.default"),
         keys=("beta", "threshold"),
-        module=lambda x: F.softplus(x, beta=2.0, threshold=1.5),
+        module=lambda x: functional.softplus(x, beta=2.0, threshold=1.5),
     ),
-    _activation("softsign", "x / (1 + |x|); recognised, torch has no operator for it", F.softsign),
+    _activation("softsign", "x / (1 + |x|); recognised, torch has no operator for it", functional.softsign),
     _activation("sigmoid", "1 / (1 + e^{−x})", torch.sigmoid, Target("aten.sigmoid.default")),
     _activation(
         "hardtanh",
         "min(max(x, min_val), max_val)",
-        F.hardtanh,
+        functional.hardtanh,
         Target("aten.hardtanh.default"),
         Target("aten.relu6.default", binding(add={"min_val": 0, "max_val": 6})),
         keys=("min_val", "max_val"),
-        module=lambda x: F.hardtanh(x, -0.5, 0.7) + F.relu6(4 * x),
+        module=lambda x: functional.hardtanh(x, -0.5, 0.7) + functional.relu6(4 * x),
     ),
     _activation(
-        "hardsigmoid", "min(max(x + 3, 0), 6) / 6", F.hardsigmoid, Target("aten.hardsigmoid.default")
+        "hardsigmoid", "min(max(x + 3, 0), 6) / 6", functional.hardsigmoid, Target("aten.hardsigmoid.default")
     ),
-    _activation("hardswish", "x · min(max(x + 3, 0), 6) / 6", F.hardswish, Target("aten.hardswish.default")),
+    _activation("hardswish", "x · min(max(x + 3, 0), 6) / 6", functional.hardswish, Target("aten.hardswish.default")),
     _activation(
         "logsigmoid",
         "ln sigmoid(x)",
-        F.logsigmoid,
+        functional.logsigmoid,
         Target("aten.log_sigmoid.default"),
         Target("aten.log_sigmoid_forward.default", item=0),
     ),
-    _activation("tanhshrink", "x − tanh x; recognised, torch takes it apart", F.tanhshrink),
+    _activation("tanhshrink", "x − tanh x; recognised, torch takes it apart", functional.tanhshrink),
     _activation(
         "softshrink",
         "x ∓ lambd outside [−lambd, lambd], 0 inside",
-        F.softshrink,
+        functional.softshrink,
         Target("aten.softshrink.default"),
         keys=("lambd",),
     ),
     _activation(
         "hardshrink",
         "x outside [−lambd, lambd], 0 inside",
-        F.hardshrink,
+        functional.hardshrink,
         Target("aten.hardshrink.default"),
         keys=("lambd",),
     ),
     _activation(
         "threshold",
         "x where x > threshold, value elsewhere",
-        F.threshold,
+        functional.threshold,
         Target("aten.threshold.default"),
         keys=("threshold", "value"),
-        module=lambda x: F.threshold(x, 0.1, -2.0),
+        module=lambda x: functional.threshold(x, 0.1, -2.0),
     ),
 )

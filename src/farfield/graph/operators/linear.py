@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, integer, real
@@ -14,12 +14,12 @@ from farfield.graph.operators._registry import Call, Operator, Target
 
 __all__ = ["OPERATORS"]
 
-_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 
 
 def _linear(node: Node, tensors: Sequence[Any]) -> Any:
-    return F.linear(tensors[0], tensors[1], tensors[2])
+    return functional.linear(tensors[0], tensors[1], tensors[2])
 
 
 def _matmul(node: Node, tensors: Sequence[Any]) -> Any:
@@ -59,7 +59,7 @@ def _transposed_convolution(node: Node, tensors: Sequence[Any]) -> Any:
 
 
 def _embedding(node: Node, tensors: Sequence[Any]) -> Any:
-    return F.embedding(tensors[1], tensors[0])
+    return functional.embedding(tensors[1], tensors[0])
 
 
 def _broadcast(call: Call) -> dict[str, Any]:
@@ -86,7 +86,7 @@ OPERATORS = (
         _TENSORS,
         (Target("aten.linear.default"),),
         _linear,
-        (example(F.linear, real(2, 3), real(4, 3), real(4)), example(F.linear, real(2, 5, 3), real(4, 3))),
+        (example(functional.linear, real(2, 3), real(4, 3), real(4)), example(functional.linear, real(2, 5, 3), real(4, 3))),
     ),
     Operator(
         "matmul",
@@ -148,10 +148,10 @@ OPERATORS = (
         _convolution,
         (
             example(
-                lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=1), real(2, 3, 9), real(4, 3, 3), real(4)
+                lambda x, w, b: functional.conv1d(x, w, b, stride=2, padding=1), real(2, 3, 9), real(4, 3, 3), real(4)
             ),
-            example(lambda x, w: F.conv2d(x, w, padding=1, groups=2), real(2, 4, 5, 5), real(4, 2, 3, 3)),
-            example(F.conv3d, real(1, 2, 4, 4, 4), real(3, 2, 2, 2, 2), real(3)),
+            example(lambda x, w: functional.conv2d(x, w, padding=1, groups=2), real(2, 4, 5, 5), real(4, 2, 3, 3)),
+            example(functional.conv3d, real(1, 2, 4, 4, 4), real(3, 2, 2, 2, 2), real(3)),
         ),
     ),
     Operator(
@@ -168,10 +168,10 @@ OPERATORS = (
         _transposed_convolution,
         (
             example(
-                lambda x, w, b: F.conv_transpose1d(x, w, b, stride=2), real(2, 3, 5), real(3, 4, 3), real(4)
+                lambda x, w, b: functional.conv_transpose1d(x, w, b, stride=2), real(2, 3, 5), real(3, 4, 3), real(4)
             ),
             example(
-                lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1),
+                lambda x, w: functional.conv_transpose2d(x, w, stride=2, output_padding=1),
                 real(1, 3, 4, 4),
                 real(3, 2, 3, 3),
             ),
@@ -184,6 +184,6 @@ OPERATORS = (
         ("weight", "indices"),
         (Target("aten.embedding.default"),),
         _embedding,
-        (example(lambda w, i: F.embedding(i, w), real(6, 4), integer(6, 2, 3)),),
+        (example(lambda w, i: functional.embedding(i, w), real(6, 4), integer(6, 2, 3)),),
     ),
 )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 from torch import Tensor
 
 from farfield.graph._node import Node
@@ -68,13 +68,13 @@ def _l2_normalize(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _group_norm(node: Node, tensors: Sequence[Any]) -> Any:
     x, weight, bias = tensors
-    return F.group_norm(x, node.attributes["num_groups"], weight, bias, node.attributes["eps"])
+    return functional.group_norm(x, node.attributes["num_groups"], weight, bias, node.attributes["eps"])
 
 
 def _instance_norm(node: Node, tensors: Sequence[Any]) -> Any:
     x, weight, bias, mean, variance = tensors
     own = node.attributes["use_input_stats"]
-    return F.instance_norm(
+    return functional.instance_norm(
         x, None if own else mean, None if own else variance, weight, bias, own, 0.0, node.attributes["eps"]
     )
 
@@ -82,7 +82,7 @@ def _instance_norm(node: Node, tensors: Sequence[Any]) -> Any:
 def _batch_norm(node: Node, tensors: Sequence[Any]) -> Any:
     x, weight, bias, mean, variance = tensors
     own = node.attributes["training"]
-    return F.batch_norm(
+    return functional.batch_norm(
         x, None if own else mean, None if own else variance, weight, bias, own, 0.0, node.attributes["eps"]
     )
 
@@ -138,8 +138,8 @@ OPERATORS = (
         (Target("aten.layer_norm.default", _LN), Target("aten.native_layer_norm.default", _LN, item=0)),
         _layer_norm,
         (
-            example(lambda x, w, b: F.layer_norm(x, (4,), w, b), real(3, 4), real(4), real(4)),
-            example(lambda x: F.layer_norm(x, (3, 4), eps=0.1), real(2, 3, 4)),
+            example(lambda x, w, b: functional.layer_norm(x, (4,), w, b), real(3, 4), real(4), real(4)),
+            example(lambda x: functional.layer_norm(x, (3, 4), eps=0.1), real(2, 3, 4)),
             example(lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-3)[0], real(3, 4)),
         ),
     ),
@@ -151,8 +151,8 @@ OPERATORS = (
         (Target("aten.rms_norm.default", _RMS), Target("aten._fused_rms_norm.default", _RMS, item=0)),
         _rms_norm,
         (
-            example(lambda x, w: F.rms_norm(x, (4,), w, 1e-3), real(3, 4), real(4)),
-            example(lambda x: F.rms_norm(x, (4,)), real(3, 4)),
+            example(lambda x, w: functional.rms_norm(x, (4,), w, 1e-3), real(3, 4), real(4)),
+            example(lambda x: functional.rms_norm(x, (4,)), real(3, 4)),
         ),
     ),
     Operator(
@@ -163,8 +163,8 @@ OPERATORS = (
         (),
         _l2_normalize,
         (
-            example(lambda x: F.normalize(x, dim=-1), real(3, 4)),
-            example(lambda x: F.normalize(x, p=1.0, dim=0, eps=0.1), real(3, 4)),
+            example(lambda x: functional.normalize(x, dim=-1), real(3, 4)),
+            example(lambda x: functional.normalize(x, p=1.0, dim=0, eps=0.1), real(3, 4)),
             example(lambda x: x / (x.norm(dim=1, keepdim=True) + 1e-6), real(3, 4)),
         ),
     ),
@@ -183,7 +183,7 @@ OPERATORS = (
         ),
         _group_norm,
         (
-            example(lambda x, w, b: F.group_norm(x, 2, w, b), real(3, 4, 5), real(4), real(4)),
+            example(lambda x, w, b: functional.group_norm(x, 2, w, b), real(3, 4, 5), real(4), real(4)),
             example(lambda x: torch.native_group_norm(x, None, None, 3, 4, 5, 2, 1e-3)[0], real(3, 4, 5)),
         ),
     ),
@@ -196,9 +196,9 @@ OPERATORS = (
         (Target("aten.instance_norm.default", binding(drop=_CUDNN)),),
         _instance_norm,
         (
-            example(lambda x, w, b: F.instance_norm(x, weight=w, bias=b), real(2, 3, 5), real(3), real(3)),
+            example(lambda x, w, b: functional.instance_norm(x, weight=w, bias=b), real(2, 3, 5), real(3), real(3)),
             example(
-                lambda x, m, v: F.instance_norm(x, m, v, use_input_stats=False),
+                lambda x, m, v: functional.instance_norm(x, m, v, use_input_stats=False),
                 real(2, 3, 5),
                 real(3),
                 positive(3),
@@ -223,14 +223,14 @@ OPERATORS = (
         _batch_norm,
         (
             example(
-                lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b),
+                lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b),
                 real(4, 3),
                 real(3),
                 positive(3),
                 real(3),
                 real(3),
             ),
-            example(lambda x: F.batch_norm(x, None, None, training=True), real(4, 3, 2)),
+            example(lambda x: functional.batch_norm(x, None, None, training=True), real(4, 3, 2)),
         ),
     ),
     Operator(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, front, integer, real
@@ -123,7 +123,7 @@ def _repeat(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _pad(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
-    return F.pad(tensors[0], list(a["pad"]), a["mode"], a["value"])
+    return functional.pad(tensors[0], list(a["pad"]), a["mode"], a["value"])
 
 
 def _flip(node: Node, tensors: Sequence[Any]) -> Any:
@@ -144,7 +144,7 @@ def _identity(node: Node, tensors: Sequence[Any]) -> Any:
 
 
 def _dropout(node: Node, tensors: Sequence[Any]) -> Any:
-    return F.dropout(tensors[0], node.attributes["p"], node.attributes["train"])
+    return functional.dropout(tensors[0], node.attributes["p"], node.attributes["train"])
 
 
 def _diagonal(node: Node, tensors: Sequence[Any]) -> Any:
@@ -158,11 +158,11 @@ def _unfold(node: Node, tensors: Sequence[Any]) -> Any:
 
 
 def _pixel_shuffle(node: Node, tensors: Sequence[Any]) -> Any:
-    return F.pixel_shuffle(tensors[0], node.attributes["upscale_factor"])
+    return functional.pixel_shuffle(tensors[0], node.attributes["upscale_factor"])
 
 
 def _pixel_unshuffle(node: Node, tensors: Sequence[Any]) -> Any:
-    return F.pixel_unshuffle(tensors[0], node.attributes["downscale_factor"])
+    return functional.pixel_unshuffle(tensors[0], node.attributes["downscale_factor"])
 
 
 def _result_dtype(call: Call) -> dict[str, Any]:
@@ -301,7 +301,7 @@ RESHAPING = (
         _X,
         (Target("aten.pixel_shuffle.default"),),
         _pixel_shuffle,
-        (example(lambda x: F.pixel_shuffle(x, 2), real(1, 8, 3, 3)),),
+        (example(lambda x: functional.pixel_shuffle(x, 2), real(1, 8, 3, 3)),),
     ),
     Operator(
         "pixel_unshuffle",
@@ -310,7 +310,7 @@ RESHAPING = (
         _X,
         (Target("aten.pixel_unshuffle.default"),),
         _pixel_unshuffle,
-        (example(lambda x: F.pixel_unshuffle(x, 2), real(1, 2, 4, 4)),),
+        (example(lambda x: functional.pixel_unshuffle(x, 2), real(1, 2, 4, 4)),),
     ),
 )
 
@@ -356,9 +356,9 @@ JOINING = (
         ),
         _pad,
         (
-            example(lambda x: F.pad(x, (1, 2), value=3.0), real(2, 3)),
-            example(lambda x: F.pad(x, (1, 1, 2, 0), mode="reflect"), real(1, 2, 4, 4)),
-            example(lambda x: F.pad(x, (1, 1), mode="circular"), real(1, 2, 4)),
+            example(lambda x: functional.pad(x, (1, 2), value=3.0), real(2, 3)),
+            example(lambda x: functional.pad(x, (1, 1, 2, 0), mode="reflect"), real(1, 2, 4, 4)),
+            example(lambda x: functional.pad(x, (1, 1), mode="circular"), real(1, 2, 4)),
         ),
     ),
 )
@@ -495,7 +495,7 @@ COPYING = (
             Target("aten.alpha_dropout.default"),
         ),
         _dropout,
-        (example(lambda x: F.dropout(x, 0.3, training=False), real(2, 3)),),
+        (example(lambda x: functional.dropout(x, 0.3, training=False), real(2, 3)),),
         deterministic=False,
     ),
 )

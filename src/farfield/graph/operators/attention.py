@@ -1,0 +1,92 @@
+"""Attention, kept whole: its weights are a softmax, so its value stays inside the hull of ``value``'s rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from farfield.graph._node import Node
+from farfield.graph.operators._bindings import binding, boolean, example, real
+from farfield.graph.operators._registry import Call, Operator, Target
+
+__all__ = ["OPERATORS"]
+
+
+def _attention(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    query, key, value, mask = tensors
+    if a["enable_gqa"]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scale = query.shape[-1] ** -0.5 if a["scale"] is None else a["scale"]
+    scores = query @ key.mT * scale
+    if a["is_causal"]:
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        scores = scores.masked_fill(~ones.tril(), -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    # A row with every place masked attends to nothing: its weights are 0, as torch has it.
+    blocked = (scores == -torch.inf).all(-1, keepdim=True)
+    weights = torch.softmax(scores, -1).masked_fill(blocked, 0.0)
+    return weights @ value
+
+
+def _kernel(call: Call) -> dict[str, Any]:
+    """Arguments of the backend kernels that attention becomes once it is decomposed."""
+    a = call.arguments
+    mask = a.get("attn_mask", a.get("attn_bias"))
+    return {
+        "query": a["query"],
+        "key": a["key"],
+        "value": a["value"],
+        "attn_mask": mask,
+        "dropout_p": a.get("dropout_p", 0.0),
+        "is_causal": a.get("is_causal", False),
+        "scale": a.get("scale"),
+        "enable_gqa": False,
+    }
+
+
+OPERATORS = (
+    Operator(
+        "attention",
+        "attention",
+        "softmax(query · keyᵀ · scale + attn_mask) · value; scale is 1/√(features) where None",
+        ("query", "key", "value", "attn_mask"),
+        (
+            Target("aten.scaled_dot_product_attention.default"),
+            Target("aten._scaled_dot_product_flash_attention_for_cpu.default", _kernel, item=0),
+            Target("aten._scaled_dot_product_flash_attention.default", _kernel, item=0),
+            Target("aten._scaled_dot_product_efficient_attention.default", _kernel, item=0),
+            Target("aten._scaled_dot_product_cudnn_attention.default", _kernel, item=0),
+            Target("aten._scaled_dot_product_attention_math.default", _kernel, item=0),
+        ),
+        _attention,
+        (
+            example(functional.scaled_dot_product_attention, real(2, 2, 5, 3), real(2, 2, 4, 3), real(2, 2, 4, 6)),
+            example(
+                lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3),
+                real(2, 5, 3),
+                real(2, 5, 3),
+                real(2, 5, 3),
+            ),
+            example(
+                lambda q, k, v, m: functional.scaled_dot_product_attention(q, k, v, attn_mask=m),
+                real(2, 5, 3),
+                real(2, 4, 3),
+                real(2, 4, 3),
+                boolean(5, 4),
+            ),
+            example(
+                lambda q, k, v, m: functional.scaled_dot_product_attention(q, k, v, m, enable_gqa=True),
+                real(2, 4, 5, 3),
+                real(2, 2, 5, 3),
+                real(2, 2, 5, 3),
+                real(5, 5),
+            ),
+        ),
+    ),
+)
