@@ -1,0 +1,25 @@
+"""Growth rules, one operator family per file.
+
+Holds: for each operator, what its value can do as inputs grow, given what its operands can do. May import: the
+extents, rates and registry of ``growth``. Never: looks at a whole program or evaluates a model.
+"""
+
+from __future__ import annotations
+
+from farfield.growth.rules import (  # noqa: F401  imported for what they register; later files refine earlier ones
+    activation,
+    transcendental,
+    arithmetic,
+    linear,
+    norm,
+    reduce,
+    shape,
+    select,
+    attention,
+    recurrent,
+    pool,
+    create,
+    fourier,
+)
+
+__all__: list[str] = []

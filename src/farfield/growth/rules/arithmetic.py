@@ -1,0 +1,242 @@
+"""Sums, products, quotients, powers and extremes of two tensors, entry by entry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from farfield.growth._extent import (
+    Extent,
+    add,
+    inherit,
+    interval,
+    join,
+    multiply,
+    negate,
+    ratio,
+    reciprocal,
+    scale,
+    square,
+    undefined,
+    widened,
+)
+from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
+from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth.rules.transcendental import exponential, logarithm, rooted
+
+__all__ = ["larger", "raised", "smaller", "symmetric"]
+
+INF = math.inf
+
+
+def symmetric(value: Extent, factor: float = 1.0) -> Extent:
+    """The same claim about ±v, times ``factor``: for complex numbers, whose parts mix."""
+    size = widened(value.magnitude * factor, up=True)
+    return inherit(Extent(value.rate, value.rate, -size, size), value)
+
+
+def larger(a: Extent, b: Extent) -> Extent:
+    """max(v, w): as far up as either, as far down only as both."""
+    lowest = BOUNDED if not (a.constant and b.constant) else CONSTANT
+    value = Extent(
+        max(min(a.lower, b.lower), lowest), max(a.upper, b.upper, lowest), max(a.lo, b.lo), max(a.hi, b.hi)
+    )
+    return inherit(value, a, b)
+
+
+def smaller(a: Extent, b: Extent) -> Extent:
+    """min(v, w)."""
+    return negate(larger(negate(a), negate(b)))
+
+
+def raised(base: Extent, exponent: float, node: str) -> Extent:
+    """v^r for a number r."""
+    if exponent == 0.0:
+        return interval(1.0, 1.0, base)
+    if exponent < 0.0:
+        return reciprocal(raised(base, -exponent, node), node)
+    if exponent == 1.0:
+        return base
+    if exponent == 0.5:
+        return rooted(base, node)
+    if not float(exponent).is_integer():
+        if base.lo < 0.0:
+            return undefined(node, f"a number that may be negative is raised to the power {exponent:g}", base)
+        rate = base.upper.to_the(exponent)
+        hi = widened(base.hi**exponent, up=True) if math.isfinite(base.hi) else INF
+        return inherit(Extent(BOUNDED, rate, widened(base.lo**exponent, up=False), hi), base)
+    if exponent % 2 == 0:
+        return _positive_power(square(base), exponent / 2)
+    positive, negative = _positive_power(_part(base), exponent), _positive_power(_part(negate(base)), exponent)
+    value = Extent(
+        negative.upper,
+        positive.upper,
+        _signed_power(base.lo, exponent, up=False),
+        _signed_power(base.hi, exponent, up=True),
+    )
+    return inherit(value, base)
+
+
+def _part(value: Extent) -> Extent:
+    """max(v, 0)."""
+    least = CONSTANT if value.constant else BOUNDED
+    upper = value.upper if value.hi > 0 else least
+    return inherit(Extent(least, upper, max(value.lo, 0.0), max(value.hi, 0.0)), value)
+
+
+def _signed_power(value: float, exponent: float, *, up: bool) -> float:
+    try:
+        return widened(math.copysign(abs(value) ** exponent, value), up=up)
+    except OverflowError:
+        return math.copysign(INF, value) if up == (value > 0) else math.copysign(1e308, value)
+
+
+def _positive_power(value: Extent, exponent: float) -> Extent:
+    """v^r for v ≥ 0 and r > 0."""
+    return inherit(
+        Extent(
+            value.lower,
+            value.upper.to_the(exponent),
+            max(0.0, _signed_power(max(value.lo, 0.0), exponent, up=False)),
+            _signed_power(value.hi, exponent, up=True),
+        ),
+        value,
+    )
+
+
+def _is_complex(site: Site) -> bool:
+    return any(p is not None and p.dtype is not None and p.dtype.is_complex for p in site.producers)
+
+
+@register_growth_rule("add")
+def _add(site: Site) -> Extent:
+    other = scale(site.operand(1, "other"), float(site.attributes.get("alpha", 1)))
+    return add(site.operand(0, "input"), other, site.name)
+
+
+@register_growth_rule("sub")
+def _sub(site: Site) -> Extent:
+    first, other = site.operand(0, "input"), site.operand(1, "other")
+    if site.node.inputs[0] is not None and site.node.inputs[0] == site.node.inputs[1] and first.known:
+        if float(site.attributes.get("alpha", 1)) == 1.0:
+            return interval(0.0, 0.0, first)
+    return add(first, scale(other, -float(site.attributes.get("alpha", 1))), site.name)
+
+
+@register_growth_rule("mul")
+def _mul(site: Site) -> Extent:
+    first, other = site.operand(0, "input"), site.operand(1, "other")
+    if _is_complex(site):
+        return symmetric(multiply(symmetric(first), symmetric(other), site.name), 2.0)
+    if site.node.inputs[0] is not None and site.node.inputs[0] == site.node.inputs[1]:
+        return square(first)
+    return multiply(first, other, site.name)
+
+
+@register_growth_rule("div")
+def _div(site: Site) -> Extent:
+    first, other = site.operand(0, "input"), site.operand(1, "other")
+    if _is_complex(site) and site.present(1):
+        return undefined(site.name, "division of complex numbers has no growth rule", first, other)
+    value = ratio(first, other, site.name)
+    if site.attributes.get("rounding_mode"):
+        return replace(value, lo=value.lo - 1.0, hi=value.hi + 1.0, gap=0.0)
+    return value
+
+
+@register_growth_rule("pow")
+def _pow(site: Site) -> Extent:
+    base, exponent = site.operand(0, "input"), site.operand(1, "exponent")
+    if exponent.lo == exponent.hi:
+        return raised(base, exponent.lo, site.name)
+    if base.lo == base.hi and base.lo > 0.0:
+        return exponential(scale(exponent, math.log(base.lo)))
+    if base.lo > 0.0:
+        return exponential(multiply(exponent, logarithm(base, site.name), site.name))
+    return undefined(site.name, "a power whose base may be negative or zero and whose exponent moves", base, exponent)
+
+
+@register_growth_rule("maximum")
+def _maximum(site: Site) -> Extent:
+    return larger(site.operand(0, "input"), site.operand(1, "other"))
+
+
+@register_growth_rule("minimum")
+def _minimum(site: Site) -> Extent:
+    return smaller(site.operand(0, "input"), site.operand(1, "other"))
+
+
+@register_growth_rule("clamp")
+def _clamp(site: Site) -> Extent:
+    value = site.extent(0)
+    for index, attribute, limit in ((1, "min", larger), (2, "max", smaller)):
+        if site.present(index) or site.attributes.get(attribute) is not None:
+            value = limit(value, site.operand(index, attribute))
+    return value
+
+
+@register_growth_rule("atan2")
+def _atan2(site: Site) -> Extent:
+    return interval(-math.pi, math.pi, site.operand(0, "input"), site.operand(1, "other"))
+
+
+@register_growth_rule("fmod")
+def _fmod(site: Site) -> Extent:
+    return _modulo(site)
+
+
+@register_growth_rule("remainder")
+def _remainder(site: Site) -> Extent:
+    return _modulo(site)
+
+
+def _modulo(site: Site) -> Extent:
+    first, other = site.operand(0, "input"), site.operand(1, "other")
+    if first.rate == SINGULAR or other.rate == SINGULAR:
+        return undefined(site.name, "the remainder of an infinite number is undefined", first, other)
+    if other.gap == 0.0:
+        return undefined(site.name, "the divisor of a remainder can vanish", first, other)
+    size = other.magnitude
+    least = CONSTANT if first.constant and other.constant else BOUNDED
+    rate = max(least, other.rate)
+    return inherit(Extent(rate, rate, -size, size), first, other)
+
+
+@register_growth_rule("hypot")
+def _hypot(site: Site) -> Extent:
+    total = add(square(site.operand(0, "input")), square(site.operand(1, "other")), site.name)
+    return rooted(total, site.name)
+
+
+@register_growth_rule("lerp")
+def _lerp(site: Site) -> Extent:
+    start, end, weight = site.extent(0), site.extent(1), site.operand(2, "weight")
+    if weight.lo >= 0.0 and weight.hi <= 1.0:
+        return inherit(join(start, end), weight)
+    step = multiply(weight, add(end, negate(start), site.name), site.name)
+    return add(start, step, site.name)
+
+
+@register_growth_rule("neg")
+def _neg(site: Site) -> Extent:
+    return negate(site.extent(0))
+
+
+@register_growth_rule("square")
+def _square(site: Site) -> Extent:
+    return square(site.extent(0))
+
+
+@register_growth_rule("reciprocal")
+def _reciprocal(site: Site) -> Extent:
+    return reciprocal(site.extent(0), site.name)
+
+
+@register_growth_rule("abs")
+def _abs(site: Site) -> Extent:
+    value = site.extent(0)
+    if _is_complex(site):
+        size = widened(value.magnitude * math.sqrt(2.0), up=True)
+        return inherit(Extent(min(value.rate, BOUNDED), value.rate, 0.0, size), value)
+    return replace(larger(value, negate(value)), lo=value.gap, gap=value.gap)
+

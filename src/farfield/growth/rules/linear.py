@@ -1,0 +1,162 @@
+"""Linear maps: weights that are constants are read, so that dead rows and one-signed weights count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from farfield.growth._extent import (
+    Extent,
+    Reason,
+    add,
+    inherit,
+    interval,
+    join,
+    multiply,
+    scale,
+    stretch,
+)
+from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
+from farfield.growth._registry import Site, register_growth_rule, size_of
+from farfield.growth.rules.arithmetic import symmetric
+
+__all__ = ["affine", "bilinear"]
+
+INF = math.inf
+ZERO = interval(0.0, 0.0)
+
+
+def affine(value: Extent, weight: Tensor, node: str) -> Extent:
+    """Σ_i w_ji v_i for every row j of a constant matrix: an interval from the signed row sums.
+
+    Positive weights carry a side of v to the same side, negative ones to the other; rows of zeros carry nothing.
+    Cost: two passes over the weights, no copy.
+    """
+    weight = weight.detach()
+    if weight.numel() == 0:
+        return inherit(ZERO, value)
+    size = torch.linalg.vector_norm(weight, 1, 1, dtype=torch.float64)
+    total = weight.sum(1, dtype=torch.float64)
+    positive, negative = weight.amax(1) > 0, weight.amin(1) < 0
+    zero = torch.zeros_like(total)
+    up = torch.where(positive, (size + total) / 2, zero)
+    down = torch.where(negative, (size - total) / 2, zero)
+    slack = 1e-12 * size
+
+    def reach(far: float, near: float) -> Tensor:
+        """Σ w⁺·far − Σ w⁻·near without 0·∞."""
+        first = torch.where(positive, (up + math.copysign(1.0, far) * slack) * far, zero)
+        second = torch.where(negative, (down - math.copysign(1.0, near) * slack) * near, zero)
+        return first - second
+
+    hi = float(reach(value.hi, value.lo).max())
+    lo = -float(reach(-value.lo, -value.hi).max())
+    any_up, any_down = bool(positive.any()), bool(negative.any())
+    least = CONSTANT if value.constant else BOUNDED
+    upper = max(least, value.upper if any_up else least, value.lower if any_down else least)
+    lower = max(least, value.lower if any_up else least, value.upper if any_down else least)
+    result = inherit(Extent(lower, upper, lo, hi), value)
+    if value.rate == SINGULAR:
+        return result.doubting(Reason(node, "a linear map adds and subtracts values that may be infinite"))
+    return result
+
+
+def bilinear(a: Extent, b: Extent, count: float, node: str) -> Extent:
+    """Σ over ``count`` products v·w of two moving tensors."""
+    product = multiply(a, b, node)
+    if product.rate == SINGULAR:
+        product = product.doubting(Reason(node, "a sum of products that may be infinite"))
+    return stretch(product, count)
+
+
+def _readable(site: Site, index: int) -> Tensor | None:
+    """A constant real argument whose entries are all finite."""
+    tensor = site.tensors[index]
+    if tensor is None or not tensor.is_floating_point() or not site.extent(index).known:
+        return None
+    return tensor
+
+
+def _with_bias(value: Extent, site: Site, index: int) -> Extent:
+    return add(value, site.extent(index), site.name) if site.present(index) else value
+
+
+@register_growth_rule("linear")
+def _linear(site: Site) -> Extent:
+    weight = _readable(site, 1)
+    if weight is not None and weight.ndim == 2:
+        return _with_bias(affine(site.extent(0), weight, site.name), site, 2)
+    count = site.length(1, (-1,))
+    return _with_bias(bilinear(site.extent(0), site.extent(1), count, site.name), site, 2)
+
+
+@register_growth_rule("matmul")
+def _matmul(site: Site) -> Extent:
+    return _product(site, 0, 1)
+
+
+@register_growth_rule("addmm")
+def _addmm(site: Site) -> Extent:
+    product = scale(_product(site, 1, 2), float(site.attributes.get("alpha", 1)))
+    bias = scale(site.extent(0), float(site.attributes.get("beta", 1)))
+    return add(product, bias, site.name)
+
+
+def _product(site: Site, left: int, right: int) -> Extent:
+    a, b = site.extent(left), site.extent(right)
+    count = site.length(left, (-1,))
+    if any(p is not None and p.dtype is not None and p.dtype.is_complex for p in site.producers):
+        return symmetric(bilinear(symmetric(a), symmetric(b), count, site.name), 2.0)
+    right_tensor, left_tensor = _readable(site, right), _readable(site, left)
+    if right_tensor is not None and right_tensor.ndim == 2:
+        return affine(a, right_tensor.T, site.name)
+    if left_tensor is not None and left_tensor.ndim == 2:
+        return affine(b, left_tensor, site.name)
+    if _is_softmax_over_last(site, left):
+        return inherit(b, a)
+    return bilinear(a, b, count, site.name)
+
+
+def _is_softmax_over_last(site: Site, index: int) -> bool:
+    """The operand's rows are non-negative and sum to 1, so a product with it averages."""
+    producer = site.producers[index]
+    return (
+        producer is not None
+        and producer.op == "softmax"
+        and producer.attributes.get("dim") == len(producer.shape) - 1
+    )
+
+
+@register_growth_rule("conv")
+def _conv(site: Site) -> Extent:
+    padded = any(site.attributes.get("padding") or ())
+    value = join(site.extent(0), ZERO) if padded else site.extent(0)
+    weight = _readable(site, 1)
+    if weight is not None:
+        return _with_bias(affine(value, weight.flatten(1), site.name), site, 2)
+    producer = site.producers[1]
+    count = size_of(producer.shape[1:]) if producer is not None else INF
+    return _with_bias(bilinear(value, site.extent(1), count, site.name), site, 2)
+
+
+@register_growth_rule("conv_transpose")
+def _conv_transpose(site: Site) -> Extent:
+    # Strides and borders leave out taps, which is the same as feeding them a zero.
+    value = join(site.extent(0), ZERO)
+    weight = _readable(site, 1)
+    if weight is not None:
+        return _with_bias(affine(value, weight.transpose(0, 1).flatten(1), site.name), site, 2)
+    producer = site.producers[1]
+    count = size_of((producer.shape[0], *producer.shape[2:])) if producer is not None else INF
+    return _with_bias(bilinear(value, site.extent(1), count, site.name), site, 2)
+
+
+@register_growth_rule("embedding")
+def _embedding(site: Site) -> Extent:
+    table, index = site.extent(1), site.extent(0)
+    if table.constant and not index.constant:
+        return inherit(replace(table, lower=max(table.lower, BOUNDED), upper=max(table.upper, BOUNDED)), index)
+    return inherit(table, index)

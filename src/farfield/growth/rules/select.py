@@ -1,0 +1,81 @@
+"""Choice by a condition, and the conditions themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from farfield.growth._extent import Extent, inherit, interval, join
+from farfield.growth._rate import BOUNDED
+from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth.rules.shape import ZERO
+
+__all__: list[str] = []
+
+
+@register_growth_rule("where")
+def _where(site: Site) -> Extent:
+    """One of the two; a branch that the condition itself compares with a number is cut at that number."""
+    yes, no = site.operand(1, "input"), site.operand(2, "other")
+    condition = site.producers[0]
+    limit = condition.attributes.get("other") if condition is not None and len(condition.inputs) == 2 else None
+    if condition is not None and isinstance(limit, int | float) and condition.inputs[1] is None:
+        if condition.op in ("gt", "ge", "lt", "le"):
+            rising = condition.op in ("gt", "ge")
+            subject = condition.inputs[0]
+            branches = site.node.inputs[1:3]
+            if branches[0] == subject:
+                yes = _cut(yes, limit, keep_above=rising)
+            if branches[1] == subject:
+                no = _cut(no, limit, keep_above=not rising)
+    result = inherit(join(yes, no), site.extent(0))
+    if result.constant and not site.extent(0).constant and result.lo != result.hi:
+        result = replace(result, lower=max(result.lower, BOUNDED), upper=max(result.upper, BOUNDED))
+    return result
+
+
+def _cut(value: Extent, limit: float, *, keep_above: bool) -> Extent:
+    if keep_above:
+        return replace(value, lo=max(value.lo, float(limit)), hi=max(value.hi, float(limit)))
+    return replace(value, hi=min(value.hi, float(limit)), lo=min(value.lo, float(limit)))
+
+
+@register_growth_rule("masked_fill")
+def _masked_fill(site: Site) -> Extent:
+    result = inherit(join(site.extent(0), site.operand(2, "value")), site.extent(1))
+    if result.constant and not site.extent(1).constant and result.lo != result.hi:
+        result = replace(result, lower=max(result.lower, BOUNDED), upper=max(result.upper, BOUNDED))
+    return result
+
+
+def _with_zeros(site: Site) -> Extent:
+    return join(site.extent(0), ZERO)
+
+
+for _name in ("tril", "triu"):
+    register_growth_rule(_name, _with_zeros)
+
+
+def _truth(site: Site) -> Extent:
+    return interval(0.0, 1.0, *site.everything())
+
+
+for _name in "gt lt ge le eq ne logical_not logical_and logical_or logical_xor isnan isinf bernoulli".split():
+    register_growth_rule(_name, _truth)
+
+
+def _bits(site: Site) -> Extent:
+    """Logic on booleans; on integers the result is at most about as long as the longer operand."""
+    if str(site.node.dtype) == "torch.bool":
+        return _truth(site)
+    operands = site.everything()
+    rate = max(operand.rate for operand in operands)
+    return inherit(Extent(rate, rate), *operands)
+
+
+for _name in ("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
+    register_growth_rule(_name, _bits)
+
+
+@register_growth_rule("nan_to_num")
+def _nan_to_num(site: Site) -> Extent:
+    return site.extent(0)

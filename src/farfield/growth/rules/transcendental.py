@@ -1,0 +1,215 @@
+"""Roots, exponentials, logarithms and the functions built from them: where domains and poles matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from farfield.growth._extent import Extent, Reason, inherit, interval, reciprocal, scale, shift, undefined, widened
+from farfield.growth._rate import BOUNDED, CONSTANT, LOGARITHMIC, SINGULAR, Rate
+from farfield.growth._registry import Site, register_growth_rule
+
+__all__ = ["exponential", "logarithm", "rooted"]
+
+INF = math.inf
+
+
+def exponential(value: Extent) -> Extent:
+    """e^v: positive; bounded above exactly when v is."""
+    least = CONSTANT if value.constant else BOUNDED
+    upper = max(least, value.upper.exponential())
+    if value.constant and upper < SINGULAR:
+        upper = CONSTANT
+    return inherit(Extent(least, upper, widened(_exp(value.lo), up=False), widened(_exp(value.hi), up=True)), value)
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return INF
+
+
+def logarithm(value: Extent, node: str) -> Extent:
+    """ln v: needs v ≥ 0; a pole below where v can reach 0."""
+    if value.lo < 0.0:
+        return undefined(
+            node, f"a logarithm of a number only known to lie in [{value.lo:.4g}, {value.hi:.4g}]", value
+        )
+    least = CONSTANT if value.constant else BOUNDED
+    upper = max(least, value.upper.logarithm())
+    hi = INF if math.isinf(value.hi) else (widened(math.log(value.hi), up=True) if value.hi > 0 else -INF)
+    if value.lo > 0.0:
+        return inherit(Extent(least, upper, widened(math.log(value.lo), up=False), hi), value)
+    result = inherit(Extent(SINGULAR, upper, -INF, hi), value)
+    return result.with_poles(Reason(node, "a logarithm of a number that can reach 0"))
+
+
+def rooted(value: Extent, node: str) -> Extent:
+    """√v: needs v ≥ 0; halves the degree."""
+    if value.lo < 0.0:
+        return undefined(
+            node, f"a square root of a number only known to lie in [{value.lo:.4g}, {value.hi:.4g}]", value
+        )
+    least = CONSTANT if value.constant else BOUNDED
+    hi = widened(math.sqrt(value.hi), up=True) if math.isfinite(value.hi) else INF
+    upper = max(least, value.upper.to_the(0.5))
+    return inherit(Extent(least, upper, widened(math.sqrt(value.lo), up=False), hi), value)
+
+
+def monotone(
+    value: Extent,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    lower: Rate | None = None,
+    upper: Rate | None = None,
+) -> Extent:
+    """An increasing f with the given rates on its sides; the interval is mapped through f."""
+    least = CONSTANT if value.constant else BOUNDED
+
+    def at(number: float, *, up: bool) -> float:
+        if math.isinf(number):
+            return number
+        return widened(float(function(torch.tensor(number, dtype=torch.float64))), up=up)
+
+    low_rate = max(least, lower if lower is not None else BOUNDED) if not value.constant else CONSTANT
+    up_rate = max(least, upper if upper is not None else BOUNDED) if not value.constant else CONSTANT
+    return inherit(Extent(low_rate, up_rate, at(value.lo, up=False), at(value.hi, up=True)), value)
+
+
+@register_growth_rule("sqrt")
+def _sqrt(site: Site) -> Extent:
+    return rooted(site.extent(0), site.name)
+
+
+@register_growth_rule("rsqrt")
+def _rsqrt(site: Site) -> Extent:
+    return reciprocal(rooted(site.extent(0), site.name), site.name)
+
+
+@register_growth_rule("exp")
+def _exp_rule(site: Site) -> Extent:
+    return exponential(site.extent(0))
+
+
+@register_growth_rule("exp2")
+def _exp2(site: Site) -> Extent:
+    return exponential(scale(site.extent(0), math.log(2.0)))
+
+
+@register_growth_rule("expm1")
+def _expm1(site: Site) -> Extent:
+    return shift(exponential(site.extent(0)), -1.0)
+
+
+@register_growth_rule("log")
+def _log(site: Site) -> Extent:
+    return logarithm(site.extent(0), site.name)
+
+
+@register_growth_rule("log2")
+def _log2(site: Site) -> Extent:
+    return scale(logarithm(site.extent(0), site.name), 1.0 / math.log(2.0))
+
+
+@register_growth_rule("log10")
+def _log10(site: Site) -> Extent:
+    return scale(logarithm(site.extent(0), site.name), 1.0 / math.log(10.0))
+
+
+@register_growth_rule("log1p")
+def _log1p(site: Site) -> Extent:
+    return logarithm(shift(site.extent(0), 1.0), site.name)
+
+
+@register_growth_rule("sinh")
+def _sinh(site: Site) -> Extent:
+    x = site.extent(0)
+    return monotone(x, torch.sinh, lower=x.lower.exponential(), upper=x.upper.exponential())
+
+
+@register_growth_rule("cosh")
+def _cosh(site: Site) -> Extent:
+    x = site.extent(0)
+    size = x.magnitude
+    hi = widened(float(torch.cosh(torch.tensor(size, dtype=torch.float64))), up=True)
+    least = CONSTANT if x.constant else BOUNDED
+    return inherit(Extent(least, max(least, x.rate.exponential()), 1.0, hi), x)
+
+
+@register_growth_rule("asinh")
+def _asinh(site: Site) -> Extent:
+    x = site.extent(0)
+    return monotone(x, torch.asinh, lower=x.lower.logarithm(), upper=x.upper.logarithm())
+
+
+@register_growth_rule("acosh")
+def _acosh(site: Site) -> Extent:
+    x = site.extent(0)
+    if x.lo < 1.0:
+        return undefined(site.name, "arcosh of a number that may be below 1", x)
+    return monotone(x, torch.acosh, upper=x.upper.logarithm())
+
+
+def _inside_unit(site: Site, function: Callable[[torch.Tensor], torch.Tensor], limit: float, what: str) -> Extent:
+    x = site.extent(0)
+    if x.lo < -limit or x.hi > limit:
+        return undefined(site.name, f"{what} of a number only known to lie in [{x.lo:.4g}, {x.hi:.4g}]", x)
+    return monotone(x, function)
+
+
+@register_growth_rule("asin")
+def _asin(site: Site) -> Extent:
+    return _inside_unit(site, torch.asin, 1.0, "arcsin")
+
+
+@register_growth_rule("acos")
+def _acos(site: Site) -> Extent:
+    x = site.extent(0)
+    if x.lo < -1.0 or x.hi > 1.0:
+        return undefined(site.name, f"arccos of a number only known to lie in [{x.lo:.4g}, {x.hi:.4g}]", x)
+    return interval(0.0, widened(math.pi, up=True), x)
+
+
+@register_growth_rule("atanh")
+def _atanh(site: Site) -> Extent:
+    x = site.extent(0)
+    if x.lo <= -1.0 or x.hi >= 1.0:
+        return undefined(site.name, "artanh of a number that may reach ±1", x)
+    return monotone(x, torch.atanh)
+
+
+@register_growth_rule("erfinv")
+def _erfinv(site: Site) -> Extent:
+    x = site.extent(0)
+    if x.lo <= -1.0 or x.hi >= 1.0:
+        return undefined(site.name, "erf⁻¹ of a number that may reach ±1", x)
+    return monotone(x, torch.erfinv)
+
+
+@register_growth_rule("tan")
+def _tan(site: Site) -> Extent:
+    return _inside_unit(site, torch.tan, 1.57, "tan, which has poles at ±π/2,")
+
+
+@register_growth_rule("lgamma")
+def _lgamma(site: Site) -> Extent:
+    x = site.extent(0)
+    if x.lo <= 0.0:
+        return undefined(site.name, "ln Γ of a number that may reach a pole at 0 or below", x)
+    rate = CONSTANT if x.constant else max(BOUNDED, x.upper.times(LOGARITHMIC) if not x.upper.finite else BOUNDED)
+    lo, hi = -0.1214863, INF
+    if math.isfinite(x.hi):
+        hi = widened(max(math.lgamma(x.lo), math.lgamma(x.hi)), up=True)
+    return inherit(Extent(min(rate, BOUNDED), rate, lo, hi), x)
+
+
+@register_growth_rule("digamma")
+def _digamma(site: Site) -> Extent:
+    x = site.extent(0)
+    if x.lo <= 0.0:
+        return undefined(site.name, "Γ′/Γ of a number that may reach a pole at 0 or below", x)
+    return monotone(x, torch.digamma, upper=x.upper.logarithm())
+
