@@ -6,7 +6,7 @@ interpreter, recognition of norms. May import: errors, _typing. Never: judges wh
 
 from __future__ import annotations
 
-from farfield.graph._capture import capture
+from farfield.graph._capture import CaptureError, capture
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._program import Program
 from farfield.graph._size import SymbolicSize
@@ -14,6 +14,7 @@ from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.operators import Example, Operator, operator, operator_names, operators, register_operator
 
 __all__ = [
+    "CaptureError",
     "Example",
     "InputSpec",
     "Node",

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from farfield.errors import InvalidValueError
-from farfield.graph._export import export_model, lower_exported
+from farfield.errors import FarfieldError, InvalidValueError
+from farfield.graph._export import export_model, exported_modules, lower_exported
+from farfield.graph._fold import fold
+from farfield.graph._lower import Lowering
 from farfield.graph._node import InputKind
-from farfield.graph._program import Program
+from farfield.graph._opaque import walk_modules
+from farfield.graph._prepare import prepared
+from farfield.graph._program import CaptureMethod, Program
+from farfield.graph._simplify import simplify
+from farfield.graph._symbolic import trace_model
+from farfield.graph.recognition import recognise
 
-__all__ = ["capture"]
+__all__ = ["CaptureError", "capture"]
+
+_ORDER: tuple[CaptureMethod, ...] = ("export", "fx", "modules")
+
+
+class CaptureError(FarfieldError, RuntimeError):
+    """The model could not be captured because it doesn't run on the example, or the file can't be read."""
 
 
 def capture(
@@ -24,35 +37,146 @@ def capture(
     example_inputs: Any = (),
     *,
     dynamic_batch: bool = True,
-    prefer: Literal["export", "fx", "modules"] = "export",
+    prefer: CaptureMethod = "export",
     kinds: Mapping[str, InputKind] | None = None,
 ) -> Program:
-    """Capture."""
+    """Capture what a model computes as a :class:`Program`.
+
+    The model is captured as it serves: in eval mode, without gradients, without a key-value cache. It's left
+    exactly as it was. Parameters are shared, never copied. Afterwards constants are folded, each step gets
+    its plainest name, and norms and activations written by hand are recognised
+    (``attributes["recognised"]``); all of that is exact in real arithmetic.
+
+    Parameters
+    ----------
+    model
+        A module, an exported program, or the path of a ``.pt2`` file (the last two need no example).
+    example_inputs
+        A tensor, a tuple of positional arguments, or a dictionary of named ones. Only shapes and types
+        matter, unless the model's Python code branches on values: then export fails, and a program is
+        returned that says so.
+    dynamic_batch
+        Keep the first axis of every input open where the model allows it; such axes are symbols in shapes.
+    prefer
+        The method tried first. Whatever fails, the next is tried: ``torch.export``, ``torch.fx``, and a
+        program with one unknown node. ``program.capture`` says which it was, ``program.unseen`` what was
+        lost.
+    kinds
+        Input name → ``"bounded"``, for inputs that are known to stay in a bounded set (pixels, angles).
+
+    Returns
+    -------
+    Program
+        Never partial: an operator that nobody registered is an ``"unknown"`` node with its inputs.
+
+    Raises
+    ------
+    CaptureError
+        If the model itself fails on the example.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> program = capture(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8)), torch.zeros(2, 4))
+    >>> [node.op for node in program.nodes if node.role == "operation"]
+    ['linear', 'layer_norm']
+    """
+    wanted: Mapping[str, InputKind] = dict(kinds or {})
     if isinstance(model, str | Path):
-        model = torch.export.load(model)
-    kinds = dict(kinds or {})
+        model = _load(Path(model))
     if isinstance(model, ExportedProgram):
-        lowering, outputs = lower_exported(model, kinds)
-        modules: dict[str, str] = {}
+        lowering, outputs = lower_exported(model, wanted)
+        program = _program(lowering, outputs, "export", exported_modules(model), ())
     else:
         args, kwargs = _arguments(example_inputs)
-        with _evaluating(model), torch.no_grad():
-            try:
+        with prepared(model):
+            program = _captured(model, args, kwargs, wanted, dynamic_batch=dynamic_batch, prefer=prefer)
+    unknown = sorted(set(wanted) - {spec.name for spec in program.inputs})
+    if unknown:
+        raise InvalidValueError(
+            f"kinds names the inputs {unknown}, which this model doesn't have; it has "
+            f"{[spec.name for spec in program.inputs]}."
+        )
+    return recognise(simplify(fold(program)))
+
+
+def _captured(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    kinds: Mapping[str, InputKind],
+    *,
+    dynamic_batch: bool,
+    prefer: CaptureMethod,
+) -> Program:
+    modules = {path: type(module).__name__ for path, module in model.named_modules()}
+    lost: list[str] = []
+    for method in (prefer, *(m for m in _ORDER if m != prefer)):
+        if method == "modules":
+            break
+        try:
+            if method == "export":
                 exported = export_model(model, args, kwargs, dynamic_batch=dynamic_batch)
-            except Exception:
-                exported = export_model(model, args, kwargs, dynamic_batch=False)
-            lowering, outputs = lower_exported(exported, kinds)
-        modules = {path: type(module).__name__ for path, module in model.named_modules()}
+                return _program(*lower_exported(exported, kinds), method, modules, lost)
+            lost.append("torch.fx fixes every size to the example's.")
+            return _program(*trace_model(model, args, kwargs, kinds), method, modules, lost)
+        except Exception as error:  # tracers raise whatever the model's code runs into
+            _check_that_it_runs(model, args, kwargs)
+            lost = [*lost[: -1 if method == "fx" else None], f"torch.{method} failed: {_first_line(error)}"]
+    opaque = walk_modules(model, args, kwargs, kinds)
+    return replace(opaque, unseen=(*lost, *opaque.unseen))
+
+
+def _program(
+    lowering: Lowering,
+    outputs: list[str],
+    method: CaptureMethod,
+    modules: Mapping[str, str],
+    lost: list[str] | tuple[str, ...],
+) -> Program:
     return Program(
         nodes=tuple(lowering.nodes),
         inputs=tuple(lowering.inputs),
         outputs=tuple(outputs),
         constants=lowering.constants,
         constant_names=lowering.constant_names,
-        capture="export",
-        unseen=tuple(lowering.unseen),
+        capture=method,
+        unseen=(*lost, *lowering.unseen),
         modules=modules,
     )
+
+
+def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tell a model that fails on its example from one that only the tracers can't follow."""
+    try:
+        model(*args, **kwargs)
+    except Exception as error:
+        shapes = ", ".join(str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in args)
+        named = ", ".join(kwargs)
+        raise CaptureError(
+            f"{type(model).__name__} itself fails on the example inputs ({shapes}{' ' + named if named else ''}): "
+            f"{_first_line(error)}. Pass inputs of the shapes and types its forward takes."
+        ) from error
+
+
+def _load(path: Path) -> ExportedProgram:
+    if not path.is_file():
+        raise CaptureError(
+            f"There is no file {str(path)!r}. Write one with torch.export.save(exported, path)."
+        )
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        raise CaptureError(
+            f"{str(path)!r} is not an exported program that this torch ({torch.__version__}) can read: "
+            f"{_first_line(error)}. Checkpoints hold weights only: build the model and capture it instead."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0].strip()[:300] if text else '(no message)'}"
 
 
 def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -63,18 +187,6 @@ def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example_inputs, tuple | list):
         return tuple(example_inputs), {}
     raise InvalidValueError(
-        f"example_inputs is a tensor, a tuple of positional arguments or a dictionary of named ones, not "
+        "example_inputs is a tensor, a tuple of positional arguments or a dictionary of named ones, not "
         f"{type(example_inputs).__name__}."
     )
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode; every module's own flag is put back afterwards."""
-    flags = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training

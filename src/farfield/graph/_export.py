@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+import inspect
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,82 +12,100 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind as Kind
-from torch.export.graph_signature import OutputKind, TensorArgument
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map, tree_unflatten
+from torch.export.graph_signature import OutputKind
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 
-from farfield.graph._lower import Lowering
+from farfield.graph._lower import Lowering, target_name
 from farfield.graph._node import InputKind
+from farfield.graph._place import module_of
+from farfield.graph._prepare import quiet
 from farfield.graph.operators import registered_targets
 
-__all__ = ["export_model", "lower_exported"]
+__all__ = ["export_model", "exported_modules", "leaf_name", "lower_exported"]
 
 
 def export_model(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic_batch: bool
 ) -> ExportedProgram:
-    """Export with the first axis of every tensor input dynamic, if asked and if the model allows it."""
-    shapes: Any = None
-    if dynamic_batch:
-        shapes = tree_map(_batch_axis, (args, kwargs))
-        names = list(kwargs)
-        shapes = (*shapes[0], *(shapes[1][k] for k in names)) if not names else _by_name(model, shapes)
-    with _quiet():
-        return torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=False)
+    """Export, with the first axis of every tensor input dynamic if asked and if the model allows it.
+
+    An axis that the model ties to a number (a weight's size, a batch written into ``forward``) stays fixed;
+    where export refuses dynamic axes altogether, all sizes are the example's.
+    """
+    with quiet():
+        if dynamic_batch:
+            bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+            shapes = {name: tree_map(_batch_axis, value) for name, value in bound.items()}
+            try:
+                with _one_is_a_size_like_any_other(args, kwargs):
+                    return torch.export.export(
+                        model, args, kwargs or None, dynamic_shapes=shapes, strict=False
+                    )
+            except Exception:  # torch raises a dozen kinds; the second attempt reports what is really wrong
+                pass
+        return torch.export.export(model, args, kwargs or None, strict=False)
 
 
 def _batch_axis(leaf: Any) -> Any:
     return {0: Dim.AUTO} if isinstance(leaf, Tensor) and leaf.ndim else None
 
 
-def _by_name(model: nn.Module, shapes: Any) -> dict[str, Any]:
-    import inspect
-
-    positional, named = shapes
-    parameters = list(inspect.signature(model.forward).parameters)
-    return {**dict(zip(parameters, positional, strict=False)), **named}
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence what torch says about its own internals while it traces; the user can do nothing about it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+def _one_is_a_size_like_any_other(args: Any, kwargs: Any) -> Iterator[None]:
+    """Keep torch from fixing a batch of one: it reads length 1 as 'broadcasts' unless told otherwise."""
+    ones = any(
+        isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == 1 for leaf in tree_leaves((args, kwargs))
+    )
+    from torch.fx.experimental import _config
+
+    if not ones or not hasattr(_config, "backed_size_oblivious"):
+        yield
+        return
+    with _config.patch(backed_size_oblivious=True):
         yield
 
 
-def lower_exported(exported: ExportedProgram, kinds: Mapping[str, InputKind]) -> tuple[Lowering, list[str]]:
-    """Decompose an exported program and turn it into nodes.
+def lower_exported(
+    exported: ExportedProgram, kinds: Mapping[str, InputKind], *, decompose: bool | None = None
+) -> tuple[Lowering, list[str]]:
+    """Turn an exported program into nodes, decomposing it first where that is needed.
 
-    The table of decompositions is torch's own without the targets of registered operators, so that what
-    farfield knows natively stays whole.
+    Parameters
+    ----------
+    exported
+        The program; not changed.
+    kinds
+        What the caller says of some inputs.
+    decompose
+        ``None``: only if some call is neither registered nor free of side effects. The table of
+        decompositions is torch's own without the targets of registered operators, so that what farfield
+        knows natively stays whole.
+
+    Returns
+    -------
+    tuple
+        The nodes collected, and the names of those that are returned.
     """
-    known = registered_targets()
-    with _quiet():
-        table = torch.export.default_decompositions()
-        for key in list(table.keys()):
-            if str(key) in known:
-                del table[key]
-        exported = exported.run_decompositions(table)
-    signature = exported.graph_signature
-    specs = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}
+    if needs_decomposition(exported) if decompose is None else decompose:
+        known = registered_targets()
+        with quiet():
+            table = torch.export.default_decompositions()
+            for key in list(table.keys()):
+                if str(key) in known:
+                    del table[key]
+            exported = exported.run_decompositions(table)
+    specs = {
+        spec.arg.name: spec for spec in exported.graph_signature.input_specs if hasattr(spec.arg, "name")
+    }
     lowering = Lowering(kinds)
     outputs: list[str] = []
     for node in exported.graph.nodes:
         if node.op == "placeholder":
-            spec = specs.get(node.name)
-            kind = spec.kind if spec is not None else None
-            if kind == Kind.USER_INPUT and isinstance(node.meta.get("val"), Tensor):
-                lowering.add_input(node, node.meta["val"])
-            elif kind in (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT_TENSOR):
-                assert spec is not None
-                assert spec.target is not None
-                lowering.add_constant(node, _constant(exported, spec.target), spec.target)
-            else:
-                lowering.skip(node, node.meta.get("val"))
+            _placeholder(exported, lowering, node, specs.get(node.name))
         elif node.op == "call_function":
             lowering.add_call(node)
         elif node.op == "get_attr":
-            value = _attribute(exported.graph_module, str(node.target))
+            value = operator.attrgetter(str(node.target))(exported.graph_module)
             if isinstance(value, Tensor):
                 lowering.add_constant(node, value, str(node.target))
             else:
@@ -96,44 +115,62 @@ def lower_exported(exported: ExportedProgram, kinds: Mapping[str, InputKind]) ->
     return lowering, outputs
 
 
-def _constant(exported: ExportedProgram, name: str) -> Tensor:
-    tensor = exported.state_dict.get(name)
-    return exported.constants[name] if tensor is None else tensor
+def needs_decomposition(exported: ExportedProgram) -> bool:
+    """Whether some call writes into a tensor, holds a graph of its own or is not registered."""
+    known = registered_targets()
+    for node in exported.graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return True
+        name = target_name(node.target)
+        if node.target._schema.is_mutable or (name not in known and not name.startswith("aten.sym_")):
+            return True
+    return False
 
 
-def _attribute(root: nn.Module, path: str) -> Any:
-    value: Any = root
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
+def exported_modules(exported: ExportedProgram) -> dict[str, str]:
+    """Every module path an exported program lists → class name (``""`` for one that was never called)."""
+    modules = {entry.fqn: "" for entry in exported.module_call_graph}
+    for node in exported.graph.nodes:
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+            name, label = module_of({"nn_module_stack": {"": (path, kind)}})
+            modules[name] = label
+    return modules
+
+
+def _placeholder(exported: ExportedProgram, lowering: Lowering, node: Any, spec: Any) -> None:
+    kind = spec.kind if spec is not None else None
+    if kind == Kind.USER_INPUT and isinstance(node.meta.get("val"), Tensor):
+        lowering.add_input(node, node.meta["val"])
+    elif kind in (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT_TENSOR):
+        tensor = exported.state_dict.get(spec.target)
+        lowering.add_constant(
+            node, exported.constants[spec.target] if tensor is None else tensor, spec.target
+        )
+    else:
+        lowering.skip(node, node.meta.get("val"))
 
 
 def _outputs(exported: ExportedProgram, lowering: Lowering, returned: Any) -> list[str]:
-    signature = exported.graph_signature
     user = []
-    for spec, value in zip(signature.output_specs, returned, strict=True):
+    for spec, value in zip(exported.graph_signature.output_specs, returned, strict=True):
         if spec.kind == OutputKind.USER_OUTPUT:
             user.append(value)
         elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
             lowering.unseen.append(
-                f"{spec.target} is overwritten by each call; the program describes one call from its present value."
+                f"Each call overwrites {spec.target!r}; the program describes one call from its present value."
             )
-        assert isinstance(spec.arg, TensorArgument) or value is None or spec.kind == OutputKind.USER_OUTPUT
-    labels = _labels(exported, len(user))
+    tree = tree_unflatten(list(range(len(user))), exported.call_spec.out_spec)
+    labels = {index: leaf_name("output", path) for path, index in tree_flatten_with_path(tree)[0]}
     return [
-        lowering.add_output(value, label)
-        for value, label in zip(user, labels, strict=True)
+        lowering.add_output(value, labels.get(index, f"output_{index}"))
+        for index, value in enumerate(user)
         if lowering.is_tensor(value)
     ]
 
 
-def _labels(exported: ExportedProgram, count: int) -> list[str]:
-    """``output``, ``output_1``, ``output_logits``: the path of each leaf in what the model returns."""
-    tree = tree_unflatten(list(range(count)), exported.call_spec.out_spec)
-    leaves, _ = tree_flatten_with_path(tree)
-    labels = {}
-    for path, index in leaves:
-        text = keystr(path)
-        words = "".join(c if c.isalnum() else " " for c in text).split()
-        labels[index] = "_".join(("output", *words))
-    return [labels.get(i, f"output_{i}") for i in range(count)]
+def leaf_name(stem: str, path: Any) -> str:
+    """A name for one leaf of a nested structure: ``output``, ``output_1``, ``output_logits``."""
+    words = "".join(c if c.isalnum() else " " for c in keystr(path)).split()
+    return "_".join((stem, *words))

@@ -35,6 +35,18 @@ def target_name(target: Any) -> str:
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}".lstrip(".")
 
 
+def variant_name(node: fx.Node) -> str:
+    """The target's name, with ``#variant`` where one function means two operators."""
+    name = target_name(node.target)
+    if name == "aten.convolution.default" and node.args[6]:
+        return f"{name}#transposed"
+    if name == "aten._fft_c2c.default" and not node.args[3]:
+        return f"{name}#inverse"
+    if "_copy." in name and find_operator(name) is None:
+        return name.replace("_copy.", ".")  # what functionalisation calls a view: the same numbers
+    return name
+
+
 def shape_of(value: Any) -> tuple[Dimension, ...]:
     """A (fake) tensor's shape with symbolic axes as text; ``()`` for anything else."""
     return tuple(size_of(s) for s in value.shape) if isinstance(value, Tensor) else ()
@@ -115,7 +127,7 @@ class Lowering:
     def add_call(self, node: fx.Node) -> None:
         """One captured call."""
         value = node.meta.get("val")
-        target = target_name(node.target)
+        target = variant_name(node)
         if node.target is python_operator.getitem and node.args[0] in self._pending:
             self._add_item(node)
             return

@@ -112,7 +112,9 @@ OPERATORS = (
     _activation(
         "hardsigmoid", "min(max(x + 3, 0), 6) / 6", functional.hardsigmoid, Target("aten.hardsigmoid.default")
     ),
-    _activation("hardswish", "x · min(max(x + 3, 0), 6) / 6", functional.hardswish, Target("aten.hardswish.default")),
+    _activation(
+        "hardswish", "x · min(max(x + 3, 0), 6) / 6", functional.hardswish, Target("aten.hardswish.default")
+    ),
     _activation(
         "logsigmoid",
         "ln sigmoid(x)",

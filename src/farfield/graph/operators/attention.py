@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from farfield.graph._node import Node
-from farfield.graph.operators._bindings import binding, boolean, example, real
+from farfield.graph.operators._bindings import boolean, example, real
 from farfield.graph.operators._registry import Call, Operator, Target
 
 __all__ = ["OPERATORS"]
@@ -66,7 +66,9 @@ OPERATORS = (
         ),
         _attention,
         (
-            example(functional.scaled_dot_product_attention, real(2, 2, 5, 3), real(2, 2, 4, 3), real(2, 2, 4, 6)),
+            example(
+                functional.scaled_dot_product_attention, real(2, 2, 5, 3), real(2, 2, 4, 3), real(2, 2, 4, 6)
+            ),
             example(
                 lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3),
                 real(2, 5, 3),

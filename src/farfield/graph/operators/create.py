@@ -201,8 +201,10 @@ OPERATORS = (
         "create",
         "1 with probability input (or p), else 0",
         ("input",),
-        (Target("aten.bernoulli.default", binding(drop=("generator",))),
-         Target("aten.bernoulli.p", binding(drop=("generator",)))),
+        (
+            Target("aten.bernoulli.default", binding(drop=("generator",))),
+            Target("aten.bernoulli.p", binding(drop=("generator",))),
+        ),
         _bernoulli,
         (example(torch.bernoulli, unit(3)), example(lambda x: torch.bernoulli(x, p=0.3), positive(3))),
         deterministic=False,

@@ -83,7 +83,9 @@ def _fourier(
     )
 
 
-def _simple(name: str, summary: str, function: Callable[..., Any], *targets: str, of: Any = complex_) -> Operator:
+def _simple(
+    name: str, summary: str, function: Callable[..., Any], *targets: str, of: Any = complex_
+) -> Operator:
     def compute(node: Node, tensors: Sequence[Any]) -> Any:
         return function(tensors[0])
 
@@ -140,9 +142,19 @@ OPERATORS = (
     ),
     _simple("real", "real part", torch.real, "real"),
     _simple("imag", "imaginary part", torch.imag, "imag"),
-    _simple("conj", "complex conjugate", lambda x: torch.conj_physical(x), "conj_physical", "_conj", "conj"),
+    _simple(
+        "conj",
+        "complex conjugate",
+        lambda x: torch.conj_physical(x),
+        "conj_physical",
+        "_conj_physical",
+        "_conj",
+        "conj",
+    ),
     _simple("angle", "argument of a complex number, in [−π, π]", torch.angle, "angle"),
-    _simple("view_as_real", "real and imaginary parts along a new last axis", torch.view_as_real, "view_as_real"),
+    _simple(
+        "view_as_real", "real and imaginary parts along a new last axis", torch.view_as_real, "view_as_real"
+    ),
     _simple(
         "view_as_complex",
         "complex numbers from a last axis of length 2",

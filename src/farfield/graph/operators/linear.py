@@ -86,7 +86,10 @@ OPERATORS = (
         _TENSORS,
         (Target("aten.linear.default"),),
         _linear,
-        (example(functional.linear, real(2, 3), real(4, 3), real(4)), example(functional.linear, real(2, 5, 3), real(4, 3))),
+        (
+            example(functional.linear, real(2, 3), real(4, 3), real(4)),
+            example(functional.linear, real(2, 5, 3), real(4, 3)),
+        ),
     ),
     Operator(
         "matmul",
@@ -148,9 +151,14 @@ OPERATORS = (
         _convolution,
         (
             example(
-                lambda x, w, b: functional.conv1d(x, w, b, stride=2, padding=1), real(2, 3, 9), real(4, 3, 3), real(4)
+                lambda x, w, b: functional.conv1d(x, w, b, stride=2, padding=1),
+                real(2, 3, 9),
+                real(4, 3, 3),
+                real(4),
             ),
-            example(lambda x, w: functional.conv2d(x, w, padding=1, groups=2), real(2, 4, 5, 5), real(4, 2, 3, 3)),
+            example(
+                lambda x, w: functional.conv2d(x, w, padding=1, groups=2), real(2, 4, 5, 5), real(4, 2, 3, 3)
+            ),
             example(functional.conv3d, real(1, 2, 4, 4, 4), real(3, 2, 2, 2, 2), real(3)),
         ),
     ),
@@ -168,7 +176,10 @@ OPERATORS = (
         _transposed_convolution,
         (
             example(
-                lambda x, w, b: functional.conv_transpose1d(x, w, b, stride=2), real(2, 3, 5), real(3, 4, 3), real(4)
+                lambda x, w, b: functional.conv_transpose1d(x, w, b, stride=2),
+                real(2, 3, 5),
+                real(3, 4, 3),
+                real(4),
             ),
             example(
                 lambda x, w: functional.conv_transpose2d(x, w, stride=2, output_padding=1),

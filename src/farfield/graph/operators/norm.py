@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch import Tensor
+from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph._size import Dimension
@@ -196,7 +196,9 @@ OPERATORS = (
         (Target("aten.instance_norm.default", binding(drop=_CUDNN)),),
         _instance_norm,
         (
-            example(lambda x, w, b: functional.instance_norm(x, weight=w, bias=b), real(2, 3, 5), real(3), real(3)),
+            example(
+                lambda x, w, b: functional.instance_norm(x, weight=w, bias=b), real(2, 3, 5), real(3), real(3)
+            ),
             example(
                 lambda x, m, v: functional.instance_norm(x, m, v, use_input_stats=False),
                 real(2, 3, 5),

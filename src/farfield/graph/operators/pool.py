@@ -61,7 +61,13 @@ def _avg_pool(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
     extra = (a["divisor_override"],) if a["spatial"] > 1 else ()
     return _AVERAGE[a["spatial"]](
-        tensors[0], a["kernel_size"], a["stride"], a["padding"], a["ceil_mode"], a["count_include_pad"], *extra
+        tensors[0],
+        a["kernel_size"],
+        a["stride"],
+        a["padding"],
+        a["ceil_mode"],
+        a["count_include_pad"],
+        *extra,
     )
 
 
@@ -145,9 +151,7 @@ OPERATORS = (
         _avg_pool,
         (
             example(lambda x: functional.avg_pool1d(x, 2), real(2, 3, 8)),
-            example(
-                lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False), real(2, 3, 8, 8)
-            ),
+            example(lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False), real(2, 3, 8, 8)),
         ),
     ),
     Operator(
@@ -209,7 +213,9 @@ OPERATORS = (
         _grid_sample,
         (
             example(
-                lambda x, g: functional.grid_sample(x, g, align_corners=False), real(1, 2, 4, 4), unit(1, 3, 3, 2)
+                lambda x, g: functional.grid_sample(x, g, align_corners=False),
+                real(1, 2, 4, 4),
+                unit(1, 3, 3, 2),
             ),
         ),
     ),

@@ -72,7 +72,8 @@ def _recurrent(name: str, kind: str, summary: str) -> Operator:
     return Operator(
         name,
         "recurrent",
-        summary + "; returns the outputs of the last layer, then the final states. Tensors: input, num_states "
+        summary
+        + "; returns the outputs of the last layer, then the final states. Tensors: input, num_states "
         "initial states, then the weights layer by layer",
         ("*tensors",),
         (Target(f"aten.{kind}.input", _states),),

@@ -1,0 +1,103 @@
+"""The state a model is captured in, and the promise that it is left as it was found."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["prepared", "quiet"]
+
+_TALKERS = ("torch._export", "torch.export", "torch.fx", "torch._dynamo", "torch._subclasses")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what torch says about its own internals while it traces; the user can do nothing about it."""
+    loggers = [logging.getLogger(name) for name in _TALKERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def prepared(model: nn.Module) -> Iterator[None]:
+    """The model as it serves: eval mode, no gradients, no key-value cache, no fused encoder kernels.
+
+    The fused kernels of ``nn.TransformerEncoderLayer`` are one opaque call; a cache adds inputs and outputs
+    nobody asked about. Everything is put back afterwards: training flags, configuration, buffers, and
+    attributes that ``forward`` assigns.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_untouched(model))
+        stack.enter_context(_without_cache(model))
+        stack.enter_context(_plain_attention())
+        stack.enter_context(torch.no_grad())
+        model.eval()
+        yield
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@contextmanager
+def _without_cache(model: nn.Module) -> Iterator[None]:
+    """``config.use_cache = False`` on every module that has such a configuration (Hugging Face decoders)."""
+    configurations: list[Any] = []
+    for module in model.modules():
+        configuration = getattr(module, "config", None)
+        if getattr(configuration, "use_cache", None) is True and configuration not in configurations:
+            configurations.append(configuration)
+    for configuration in configurations:
+        configuration.use_cache = False
+    try:
+        yield
+    finally:
+        for configuration in configurations:
+            configuration.use_cache = True
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Put back every module's attributes, flags and buffers, including containers that ``forward`` fills."""
+    attributes = [(module, dict(module.__dict__)) for module in model.modules()]
+    containers = [
+        (value, value.copy())
+        for _, values in attributes
+        for value in values.values()
+        if type(value) in (list, dict, set)
+    ]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not buffer.is_meta]
+    versions = [buffer._version for buffer, _ in buffers]
+    try:
+        yield
+    finally:
+        for module, values in attributes:
+            module.__dict__.clear()
+            module.__dict__.update(values)
+        for value, content in containers:
+            value.clear()
+            value.extend(content) if isinstance(value, list) else value.update(content)
+        with torch.no_grad():
+            for (buffer, content), version in zip(buffers, versions, strict=True):
+                if buffer._version != version:
+                    buffer.copy_(content)

@@ -1,0 +1,263 @@
+"""Norms by hand: something divided by its own size.
+
+A denominator is read as a :class:`Size`: a positive statistic of one tensor over some axes, with its
+stabiliser. The quotient is a norm only if the numerator is that same tensor (centred, where the statistic is
+a variance) and broadcasting pairs each entry with its own statistic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from farfield.graph._node import Node
+from farfield.graph.recognition._view import View, close, is_float
+
+__all__ = ["Size", "match_norm"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """√(Σ|y|²/count) of a tensor y and its relatives.
+
+    Parameters
+    ----------
+    source
+        Name of y, casts looked through.
+    dim
+        Axes summed over.
+    order
+        p of the p-norm; 2 except for a plain ``l2_normalize``.
+    correction
+        ``None`` for a plain sum, c for a sum divided by count − c.
+    centred
+        Whether y's mean over ``dim`` is subtracted first (variance).
+    eps, eps_mode
+        The stabiliser and where it sits; see :mod:`farfield.graph.operators.norm`.
+    """
+
+    source: str
+    dim: tuple[int, ...]
+    order: float = 2.0
+    correction: int | None = None
+    centred: bool = False
+    eps: float = 0.0
+    eps_mode: str = "inside"
+
+
+def match_norm(view: View, node: Node) -> Node | None:
+    """``layer_norm``, ``rms_norm`` or ``l2_normalize`` in the place of a quotient or product, if it is one."""
+    if not is_float(node.dtype):
+        return None
+    if node.op == "div" and None not in node.inputs and node.attributes.get("rounding_mode") is None:
+        top, bottom = node.inputs
+        assert bottom is not None
+        return _quotient(view, node, top, bottom, _length(view, bottom))
+    if node.op == "mul" and None not in node.inputs:
+        for top, other in (node.inputs, node.inputs[::-1]):
+            assert other is not None
+            found = _quotient(view, node, top, other, _inverse_length(view, other))
+            if found is not None:
+                return found
+    return None
+
+
+def _quotient(view: View, node: Node, top: str | None, statistic: str, size: Size | None) -> Node | None:
+    if top is None or size is None:
+        return None
+    x = view.node(top)
+    if x.shape != node.shape or not view.aligned(statistic, x, size.dim):
+        return None
+    centred = _centred(view, top)
+    same = view.same(top, size.source)
+    if centred is not None and set(centred[1]) == set(size.dim) and size.order == 2:
+        origin = centred[0]
+        # The variance of x, of x − mean(x), or the mean square of x − mean(x): the same number.
+        if size.centred and (same or view.same(origin, size.source)):
+            return _layer_norm(view, node, origin, size)
+        if same and size.correction is not None:
+            return _layer_norm(view, node, origin, size)
+    if not same or size.centred:
+        return None
+    if size.correction is None:
+        return _named(view, node, "l2_normalize", top, size, p=size.order)
+    if size.correction == 0 and size.order == 2:
+        return _named(view, node, "rms_norm", top, size)
+    return None
+
+
+def _layer_norm(view: View, node: Node, origin: str, size: Size) -> Node:
+    return _named(view, node, "layer_norm", origin, size, correction=size.correction or 0)
+
+
+def _named(view: View, node: Node, op: str, source: str, size: Size, **extra: Any) -> Node:
+    shape = view.node(source).shape
+    attributes: Mapping[str, Any] = {
+        "dim": tuple(sorted(size.dim)),
+        "normalized_shape": tuple(shape[d] for d in sorted(size.dim)),
+        "eps": size.eps,
+        "eps_mode": size.eps_mode,
+        "recognised": True,
+        **extra,
+    }
+    absent = {"layer_norm": 2, "rms_norm": 1, "l2_normalize": 0}[op]
+    return replace(node, op=op, inputs=(source, *(None,) * absent), attributes=attributes)
+
+
+def _centred(view: View, name: str) -> tuple[str, tuple[int, ...]] | None:
+    """(x, axes) if the value is x − mean(x) over those axes."""
+    node = view.at(name)
+    if node is None or node.op not in ("sub", "add") or None in node.inputs or node.attributes["alpha"] != 1:
+        return None
+    x, other = node.inputs
+    assert x is not None
+    assert other is not None
+    if node.op == "add":
+        negated = [n for n in (x, other) if view.statistic(n).op == "neg"]
+        if len(negated) != 1:
+            return None
+        x = other if negated[0] == x else x
+        inner = view.statistic(negated[0]).operands[0]
+    else:
+        inner = other
+    mean = view.statistic(inner)
+    if mean.op != "mean" or not view.same(mean.operands[0], x):
+        return None
+    dim = mean.attributes["dim"]
+    shaped = other if node.op == "sub" else negated[0]
+    whole = view.node(x)
+    return (x, dim) if node.shape == whole.shape and view.aligned(shaped, whole, dim) else None
+
+
+def _inverse_length(view: View, name: str) -> Size | None:
+    node = view.statistic(name)
+    if node.op == "rsqrt":
+        return _square(view, node.operands[0])
+    return _length(view, node.operands[0]) if node.op == "reciprocal" else None
+
+
+def _stabilised(view: View, node: Node, inner: Size | None, add_mode: str, *, squared: bool) -> Size | None:
+    """The inner size with the stabiliser that an ``add``, ``clamp`` or ``maximum`` puts around it."""
+    if inner is None or inner.eps != 0:
+        return None
+    if node.op == "add":
+        eps = view.number(node, 1, "other")
+        if eps is None or node.attributes["alpha"] != 1 or eps < 0:
+            return None
+        return replace(inner, eps=eps, eps_mode=add_mode)
+    if node.op == "clamp" and (node.inputs[2] is not None or "max" in node.attributes):
+        return None
+    low = view.number(node, 1, "min" if node.op == "clamp" else "other")
+    if low is None or low < 0:
+        return None
+    # √max(v, e) is max(√v, √e).
+    return replace(inner, eps=math.sqrt(low) if squared else low, eps_mode="clamp")
+
+
+def _length(view: View, name: str) -> Size | None:
+    """The size that a value is, if it is the root of a sum of squares, a norm or a deviation."""
+    node = view.statistic(name)
+    if node.op == "sqrt":
+        return _square(view, node.operands[0])
+    if node.op == "norm":
+        order = float(node.attributes["ord"])
+        return _of(view, node, order=order) if order > 0 else None
+    if node.op == "std":
+        return _of(view, node, centred=True, correction=_whole(node.attributes["correction"]))
+    if node.op in ("add", "clamp", "maximum") and node.inputs[0] is not None:
+        return _stabilised(view, node, _length(view, node.inputs[0]), "outside", squared=False)
+    if node.op in ("sum", "amax"):
+        inner = view.at(node.operands[0])
+        if inner is not None and inner.op == "abs":
+            order = 1.0 if node.op == "sum" else math.inf
+            return _of(view, node, source=inner.operands[0], order=order)
+    return None
+
+
+def _square(view: View, name: str) -> Size | None:
+    """The size whose square a value is."""
+    node = view.statistic(name)
+    if node.op in ("sum", "mean"):
+        inner = view.at(node.operands[0])
+        if inner is None or inner.op != "square" or not is_float(inner.dtype):
+            return None
+        source = inner.operands[0]
+        absolute = view.at(source)
+        if absolute is not None and absolute.op == "abs":
+            source = absolute.operands[0]
+        return _of(view, node, source=source, correction=None if node.op == "sum" else 0)
+    if node.op == "var":
+        return _of(view, node, centred=True, correction=_whole(node.attributes["correction"]))
+    if node.op == "square":
+        size = _length(view, node.operands[0])
+        return size if size is not None and size.eps == 0 and size.order == 2 else None
+    if node.op in ("add", "clamp", "maximum") and node.inputs[0] is not None:
+        return _stabilised(view, node, _square(view, node.inputs[0]), "inside", squared=True)
+    if node.op == "relu":  # a variance kept from rounding below zero
+        return _square(view, node.operands[0])
+    if node.op in ("div", "mul") and node.inputs[0] is not None:
+        return _averaged(view, node, _square(view, node.inputs[0]))
+    return _moment_difference(view, node) if node.op == "sub" else None
+
+
+def _averaged(view: View, node: Node, size: Size | None) -> Size | None:
+    """A sum of squares divided by the number of its terms, or by one less."""
+    by = view.number(node, 1, "other")
+    if size is None or size.correction is not None or size.centred or size.eps != 0 or not by:
+        return None
+    count = _count(view, size)
+    if count is None:
+        return None
+    divisor = by if node.op == "div" else 1 / by
+    for correction in (0, 1):
+        if count > correction and close(divisor, count - correction):
+            return replace(size, correction=correction)
+    return None
+
+
+def _moment_difference(view: View, node: Node) -> Size | None:
+    """Mean of squares minus square of the mean: the variance."""
+    if None in node.inputs or node.attributes["alpha"] != 1:
+        return None
+    first = _square(view, node.operands[0])
+    second = view.statistic(node.operands[1])
+    if first is None or first.correction != 0 or first.centred or first.eps != 0 or second.op != "square":
+        return None
+    mean = view.statistic(second.operands[0])
+    matches = (
+        mean.op == "mean"
+        and view.same(mean.operands[0], first.source)
+        and set(mean.attributes["dim"]) == set(first.dim)
+        and view.node(node.operands[0]).shape == view.node(node.operands[1]).shape == node.shape
+    )
+    return replace(first, centred=True) if matches else None
+
+
+def _of(
+    view: View,
+    node: Node,
+    *,
+    source: str | None = None,
+    order: float = 2.0,
+    correction: int | None = None,
+    centred: bool = False,
+) -> Size | None:
+    origin = node.operands[0] if source is None else source
+    if not is_float(view.node(origin).dtype) or not is_float(node.dtype):
+        return None
+    if centred and correction is None:
+        return None
+    return Size(view.plain(origin), tuple(node.attributes["dim"]), order, correction, centred)
+
+
+def _whole(correction: Any) -> int | None:
+    """0 or 1 as an int; other corrections are left alone."""
+    return int(correction) if correction in (0, 1) else None
+
+
+def _count(view: View, size: Size) -> int | None:
+    shape = view.node(size.source).shape
+    lengths = [shape[d] for d in size.dim]
+    return math.prod(lengths) if all(isinstance(n, int) for n in lengths) else None  # type: ignore[arg-type]
