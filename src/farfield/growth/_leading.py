@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from farfield.growth._jet import ABOVE, TOLERANCE, Jet, add, scale, select
+from farfield.growth._jet import ABOVE, TOLERANCE, Jet, add, aligned, constant, scale, select
 
-__all__ = ["Lead", "lead", "maximum", "maximum_over", "minimum"]
+__all__ = ["Lead", "gap_to_winner", "lead", "maximum", "maximum_over", "minimum", "winner_over"]
 
 INF = math.inf
 
@@ -100,23 +100,45 @@ def take(jet: Jet, dim: int, start: int, length: int) -> Jet:
     )
 
 
-def maximum_over(jet: Jet, dim: int) -> Jet:
-    """The largest entry along one axis, which is kept with length 1: a knockout tournament of ⌈log₂ n⌉ rounds."""
+def winner_over(jet: Jet, dim: int) -> tuple[Jet, Tensor]:
+    """The largest entry along one axis, which is kept with length 1, and its index there.
+
+    A knockout tournament of ⌈log₂ n⌉ rounds; where rounding cannot tell two entries apart, the value's floor says so and
+    the index is that of either.
+    """
     dim %= jet.ndim
+    index = torch.arange(jet.shape[dim], device=jet.values.device)
+    index = index.reshape([-1 if d == dim else 1 for d in range(jet.ndim)]).expand(jet.shape)
     while (size := jet.shape[dim]) > 1:
         half = size // 2
-        winners = maximum(take(jet, dim, 0, half), take(jet, dim, half, half))
+        a, b = take(jet, dim, 0, half), take(jet, dim, half, half)
+        first = lead(difference(a, b))
+        ahead = first.sign >= 0
+        best = select(ahead, a, b).raised(torch.where(first.certain, -INF, first.limit))
+        places = torch.where(ahead, index.narrow(dim, 0, half), index.narrow(dim, half, half))
         if size % 2:
-            rest = take(jet, dim, size - 1, 1)
-            winners = join([winners, rest], dim)
-        jet = winners
-    return jet
+            best = join([best, take(jet, dim, size - 1, 1)], dim)
+            places = torch.cat([places, index.narrow(dim, size - 1, 1)], dim)
+        jet, index = best, places
+    return jet, index
+
+
+def maximum_over(jet: Jet, dim: int) -> Jet:
+    """The largest entry along one axis, which is kept with length 1."""
+    return winner_over(jet, dim)[0]
+
+
+def gap_to_winner(jet: Jet, dim: int) -> tuple[Jet, Jet, Tensor]:
+    """v − max v along one axis, the maximum and its index; the winner's own gap is exactly 0, not a rounded one."""
+    best, index = winner_over(jet, dim)
+    own = torch.zeros(jet.shape, dtype=torch.bool, device=index.device).scatter(dim, index, True)
+    gap = difference(jet, best)
+    nothing = constant(torch.zeros((), dtype=torch.float64, device=index.device))
+    return select(own, nothing, gap), best, index
 
 
 def join(jets: list[Jet], dim: int) -> Jet:
     """Concatenation along one axis (counted from the front)."""
-    from farfield.growth._jet import aligned
-
     powers, spread = aligned(jets)
     return Jet(
         powers,

@@ -58,6 +58,8 @@ class Profile:
         Points of discontinuity; ``"everywhere"`` functions have a bounded remainder instead.
     saturates
         f(±∞) makes sense (an infinite argument gives the value of the tail).
+    homogeneous
+        f(v) is exactly slope·v on either side of 0.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -69,6 +71,7 @@ class Profile:
     valley: float = 0.0
     jumps: tuple[float, ...] = ()
     saturates: bool = True
+    homogeneous: bool = False
 
     def __call__(self, value: float) -> float:
         """f at one number."""
@@ -112,6 +115,7 @@ def _leaky(slope: float) -> Profile:
         _IDENTITY,
         lo=0.0 if slope <= 0 else -INF,
         shape="increasing" if slope >= 0 else "valley",
+        homogeneous=True,
     )
 
 
@@ -216,7 +220,7 @@ def _oscillating(function: Callable[[Tensor], Tensor]) -> Profile:
 
 
 _TABLE: dict[str, Callable[[Attributes], Profile]] = {
-    "relu": lambda a: Profile(torch.relu, _ZERO, _IDENTITY, lo=0.0),
+    "relu": lambda a: Profile(torch.relu, _ZERO, _IDENTITY, lo=0.0, homogeneous=True),
     "leaky_relu": lambda a: _leaky(float(a.get("negative_slope", 0.01))),
     "elu": lambda a: _exponential_unit(
         float(a.get("alpha", 1.0)), float(a.get("scale", 1.0)), float(a.get("input_scale", 1.0))
@@ -258,7 +262,9 @@ _TABLE: dict[str, Callable[[Attributes], Profile]] = {
     "softshrink": _softshrink,
     "hardshrink": _hardshrink,
     "threshold": _threshold,
-    "abs": lambda a: Profile(torch.abs, Tail(-1.0, 0.0), _IDENTITY, lo=0.0, shape="valley"),
+    "abs": lambda a: Profile(
+        torch.abs, Tail(-1.0, 0.0), _IDENTITY, lo=0.0, shape="valley", homogeneous=True
+    ),
     "sign": lambda a: Profile(
         torch.sign, Tail(0.0, -1.0), Tail(0.0, 1.0), lo=-1.0, hi=1.0, jumps=(0.0,)
     ),

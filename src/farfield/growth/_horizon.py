@@ -1,0 +1,226 @@
+"""The horizon of a network: what it tends to, or how it grows, along each direction. One pass, exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
+
+from farfield.errors import InvalidValueError
+from farfield.graph import InputSpec, Program, SymbolicSize, capture
+from farfield.growth._extent import Reason
+from farfield.growth._jet import MASKED, Jet, constant, ray
+from farfield.growth._leading import lead
+from farfield.growth._rays import LOWEST, run_jets
+
+__all__ = ["Horizon", "horizon"]
+
+INF = math.inf
+Model = nn.Module | ExportedProgram | Program | str | Path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Horizon:
+    """What one output of a network does along λu as λ → ∞, for a batch of directions u.
+
+    Every tensor has the shape of the output, its first axis running over the directions.
+
+    Parameters
+    ----------
+    value
+        lim f(λu) where there is a finite one, NaN elsewhere.
+    slope
+        lim f(λu)/λ: 0 where f tends to a value, NaN where it grows faster than linearly or is degenerate.
+    degree
+        The leading power p of λ: 0 for a finite limit, 1 for a slope, also fractional; a logarithm adds a tiny
+        amount. NaN where degenerate.
+    coefficient
+        lim f(λu)/λ^degree.
+    degenerate
+        Neither a limit nor a leading term can be given: a decision on the way (which side of a ReLU, a tie in a
+        softmax, a row without variance) is within rounding error, the limit does not exist (a sine), or growth is faster
+        than every power.
+    notes
+        Operators that could not be followed.
+    """
+
+    value: Tensor
+    slope: Tensor
+    degree: Tensor
+    coefficient: Tensor
+    degenerate: Tensor
+    notes: tuple[Reason, ...] = ()
+
+    def __len__(self) -> int:
+        return int(self.value.shape[0])
+
+
+def horizon(
+    model: nn.Module | ExportedProgram | Program | str | Path,
+    directions: Tensor | Sequence[Tensor | None],
+    *,
+    example_inputs: Any = None,
+    output: int = 0,
+) -> Horizon:
+    """The limit of f(λu) (or of f(λu)/λ) for every direction u, exactly and in one pass.
+
+    Each node's value along the ray is carried as a truncated series in λ: biases enter at power 0, a ReLU follows the
+    sign of the leading coefficient, a LayerNorm whose argument grows becomes LayerNorm with ε = 0 of that coefficient, a
+    softmax becomes one-hot on the largest leading coefficient. So the far field of a network is itself a network
+    on the sphere, one forward pass long. Computed in float64 whatever the model's dtype; real arithmetic up to
+    rounding, with directions that rounding cannot decide reported as ``degenerate``.
+
+    Parameters
+    ----------
+    model
+        A module, an exported program, a file holding one, or a captured :class:`farfield.graph.Program`.
+    directions
+        Shape ``(m, *input shape)``, the model's batch axis running over directions. For several inputs a
+        sequence with one entry per input; ``None`` holds that input at its example.
+    example_inputs
+        As for :func:`farfield.graph.capture`; needed for inputs that do not move. Rows are taken from it in turn.
+    output
+        Which of the model's outputs.
+
+    Returns
+    -------
+    Horizon
+        Cost: about four to eight forward passes in float64.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
+    >>> _ = [p.data.fill_(1.0) for p in model.parameters()]
+    >>> horizon(model, torch.tensor([[1.0], [-1.0]])).slope.flatten().tolist()
+    [2.0, 0.0]
+    """
+    given = [directions] if isinstance(directions, Tensor) else list(directions)
+    program = _captured(model, given, example_inputs)
+    starts = [None] * len(given) if example_inputs is None else leaves(example_inputs)
+    if len(given) != len(program.inputs) or len(starts) != len(program.inputs):
+        names = ", ".join(spec.name for spec in program.inputs)
+        raise InvalidValueError(
+            f"The model takes {len(program.inputs)} tensors ({names}); got {len(given)} directions and "
+            f"{len(starts)} example inputs. Pass one direction per input, None for those that stand still."
+        )
+    jet, notes = follow(program, given, starts, output)
+    return read(jet, notes)
+
+
+def leaves(inputs: Any) -> list[Any]:
+    """Tensors of nested example inputs, in the order the program takes them."""
+    return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+
+
+def _captured(model: Any, given: Sequence[Tensor | None], example_inputs: Any) -> Program:
+    if isinstance(model, Program):
+        return model
+    if example_inputs is None and isinstance(model, nn.Module):
+        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        if any(u is None for u in given):
+            raise InvalidValueError("An input without a direction needs example_inputs to be held at.")
+        example_inputs = tuple(u.detach().to(dtype) for u in given if u is not None)
+    return capture(model, () if example_inputs is None else example_inputs)
+
+
+def follow(
+    program: Program, directions: Sequence[Tensor | None], starts: Sequence[Tensor | None], output: int = 0
+) -> tuple[Jet, tuple[Reason, ...]]:
+    """The jet of one output along every direction.
+
+    Lower-order terms are followed only if, without them, some direction stays unresolved: a vanishing
+    term times a growing one needs them.
+    """
+    found: list[Jet] = []
+    notes: dict[Reason, None] = {}
+    for chunk in _chunks(program, directions, starts):
+        name = program.outputs[output]
+        for lowest in (0.0, LOWEST):
+            values, said = run_jets(program, chunk, lowest=lowest)
+            jet = values[name]
+            if isinstance(jet, tuple):
+                raise InvalidValueError(f"Output {name!r} holds several tensors.")
+            if lowest == LOWEST or not bool(_unresolved(jet).any()):
+                break
+        notes.update(dict.fromkeys(said))
+        found.append(jet)
+    if len(found) == 1:
+        return found[0], tuple(notes)
+    count = next(u.shape[0] for u in directions if u is not None)
+    return _joined(found, count), tuple(notes)
+
+
+def _joined(jets: list[Jet], count: int) -> Jet:
+    from farfield.growth._leading import join
+
+    whole = join(jets, 0)
+    return Jet(whole.powers, whole.values[:, :count], whole.errors[:, :count], whole.full_floor()[:count])
+
+
+def _chunks(
+    program: Program, directions: Sequence[Tensor | None], starts: Sequence[Tensor | None]
+) -> list[dict[str, Jet]]:
+    """Input jets in batches of the size the program takes: all at once where its batch axis is dynamic."""
+    moving = [u for u in directions if u is not None]
+    if not moving:
+        raise InvalidValueError("At least one input needs a direction.")
+    count = moving[0].shape[0]
+    size = count
+    for spec, u in zip(program.inputs, directions, strict=True):
+        if u is not None and spec.shape and not isinstance(spec.shape[0], SymbolicSize):
+            size = int(spec.shape[0])
+    size = max(size, 1)
+    chunks = []
+    for begin in range(0, count, size):
+        chunk = {}
+        for spec, u, start in zip(program.inputs, directions, starts, strict=True):
+            if u is None:
+                chunk[spec.name] = constant(_rows(spec, start, size))
+            else:
+                piece = u[begin : begin + size]
+                if piece.shape[0] < size:
+                    piece = torch.cat([piece, piece[-1:].expand(size - piece.shape[0], *piece.shape[1:])])
+                chunk[spec.name] = ray(piece)
+        chunks.append(chunk)
+    return chunks
+
+
+def _rows(spec: InputSpec, start: Tensor | None, size: int) -> Tensor:
+    """An input that stands still, its rows repeated to the batch where the batch is dynamic."""
+    if start is None:
+        raise InvalidValueError(f"Input {spec.name!r} has no direction and needs an example to be held at.")
+    start = start.detach()
+    if not spec.shape or not isinstance(spec.shape[0], SymbolicSize) or start.shape[0] == size:
+        return start
+    return start[torch.arange(size) % start.shape[0]]
+
+
+def _unresolved(jet: Jet) -> Tensor:
+    first = lead(jet)
+    return ~((first.certain & (first.power > 0.0)) | (~(first.power > 0.0) & (jet.full_floor() <= 0.0) & (first.limit <= 0.0)))
+
+
+def read(jet: Jet, notes: tuple[Reason, ...] = ()) -> Horizon:
+    """A jet as limit, slope, degree and leading coefficient."""
+    first = lead(jet)
+    growing = first.certain & (first.power > 0.0) & (first.power < MASKED)
+    settled = ~growing & (torch.where(first.certain, first.power, first.limit) <= 0.0)
+    nothing = torch.full_like(first.limit, math.nan)
+    value = torch.where(settled, jet.at(0.0), nothing)
+    slow = growing & (first.power <= 1.0)
+    slope = torch.where(settled, torch.zeros_like(nothing), torch.where(slow, jet.at(1.0), nothing))
+    # Known to be o(λ) without a limit: the slope is 0 all the same.
+    flat = ~growing & ~settled & (first.limit < 1.0)
+    slope = torch.where(flat, torch.zeros_like(nothing), slope)
+    degree = torch.where(growing, first.power, torch.where(settled, torch.zeros_like(nothing), nothing))
+    coefficient = value
+    for p, c in zip(jet.powers, jet.values, strict=True):
+        coefficient = torch.where(growing & (first.power == p), c, coefficient)
+    return Horizon(value, slope, degree, coefficient, ~(growing | settled), notes)

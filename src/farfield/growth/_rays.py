@@ -1,0 +1,170 @@
+"""Running a program on jets: every node's series along a batch of rays, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from farfield.errors import InvalidValueError
+from farfield.graph import Node, Program, SymbolicSize
+from farfield.growth import jets as _jets  # noqa: F401  registers the rules
+from farfield.growth._extent import Reason
+from farfield.growth._jet import ROUNDING, Jet, constant, unknown_like
+from farfield.growth._step import JetValue, Step, find_jet_rule, resolved
+
+__all__ = ["LOWEST", "run_jets"]
+
+LOWEST = -2.0
+"""Powers below this one are dropped when lower-order terms are wanted at all."""
+
+
+def run_jets(
+    program: Program,
+    inputs: Mapping[str, Jet],
+    *,
+    lowest: float = 0.0,
+    keep: Sequence[str] | None = None,
+) -> tuple[dict[str, JetValue], tuple[Reason, ...]]:
+    """The jet of every node (of those in ``keep``), and the nodes that could not be followed to infinity.
+
+    Parameters
+    ----------
+    program
+        From :func:`farfield.graph.capture`.
+    inputs
+        The jet of every input, by name; inputs that do not move are constants.
+    lowest
+        Powers below this are not followed.
+    keep
+        Names of the nodes wanted; the outputs by default. Others are freed once used up.
+    """
+    wanted = frozenset(program.outputs if keep is None else keep)
+    last = _last_uses(program)
+    sizes = _sizes(program, inputs)
+    values: dict[str, JetValue] = {}
+    notes: list[Reason] = []
+    for position, node in enumerate(program.nodes):
+        if node.role == "input":
+            values[node.name] = inputs[node.name]
+        elif node.role == "constant":
+            values[node.name] = constant(program.constants[node.name].detach())
+        else:
+            operands = tuple(None if name is None else values[name] for name in node.inputs)
+            values[node.name] = _advance(resolved(node, sizes), operands, lowest, notes)
+            _learn(node, values[node.name], sizes)
+        for name in (*node.operands, node.name):
+            if last[name] <= position and name not in wanted:
+                values.pop(name, None)
+    return values, tuple(notes)
+
+
+def _advance(
+    node: Node, operands: tuple[JetValue | None, ...], lowest: float, notes: list[Reason]
+) -> JetValue:
+    step = Step(node, operands, lowest)
+    if all(_still(operand) for operand in operands):
+        return _computed(step)
+    rule = find_jet_rule(node.op)
+    if rule is None:
+        what = node.target if node.op == "unknown" else node.op
+        notes.append(Reason(node.name, f"no jet rule for operator {what!r}"))
+        return _lost(step)
+    try:
+        result = rule(step)
+    except NotImplementedError as error:
+        notes.append(Reason(node.name, f"the jet rule of {node.op!r} does not cover this case: {error}"))
+        return _lost(step)
+    if isinstance(result, tuple):
+        return tuple(part.trimmed(lowest) for part in result)
+    return result.trimmed(lowest)  # type: ignore[no-any-return]
+
+
+def _still(operand: JetValue | None) -> bool:
+    if operand is None:
+        return True
+    parts = operand if isinstance(operand, tuple) else (operand,)
+    return all(part.is_constant for part in parts)
+
+
+def _plain(operand: JetValue | None) -> Any:
+    if operand is None:
+        return None
+    if isinstance(operand, tuple):
+        return tuple(part.values[0] for part in operand)
+    return operand.values[0]
+
+
+def _computed(step: Step) -> JetValue:
+    """A node none of whose operands moves: its value, with the rounding of one operation."""
+    value = step.compute(*(_plain(operand) for operand in step.operands))
+    exact = all(_errorless(operand) for operand in step.operands) and not step.operands
+    parts = value if isinstance(value, tuple | list) else (value,)
+    made = []
+    for part in parts:
+        jet = constant(part)
+        if part.is_floating_point() and not exact:
+            errors = jet.errors + 4 * ROUNDING * jet.values.detach().abs()
+            jet = Jet(jet.powers, jet.values, errors, jet.floor)
+        made.append(jet)
+    return tuple(made) if isinstance(value, tuple | list) else made[0]
+
+
+def _errorless(operand: JetValue | None) -> bool:
+    if operand is None:
+        return True
+    parts = operand if isinstance(operand, tuple) else (operand,)
+    return all(not bool(part.errors.any()) for part in parts)
+
+
+def _lost(step: Step) -> JetValue:
+    """An operator nobody can follow: its shape, and a floor of +∞."""
+
+    def zero_power(operand: JetValue | None) -> Any:
+        if isinstance(operand, tuple):
+            return tuple(part.at(0.0) for part in operand)
+        return None if operand is None else operand.at(0.0)
+
+    with torch.no_grad():
+        value = step.compute(*(zero_power(operand) for operand in step.operands))
+    if isinstance(value, tuple | list):
+        return tuple(unknown_like(constant(part)) for part in value)
+    return unknown_like(constant(value))
+
+
+def _sizes(program: Program, inputs: Mapping[str, Jet]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for spec in program.inputs:
+        if spec.name not in inputs:
+            raise InvalidValueError(f"Input {spec.name!r} needs a direction or a value to be held at.")
+        shape = tuple(inputs[spec.name].shape)
+        fits = len(shape) == len(spec.shape)
+        for wanted, got in zip(spec.shape, shape, strict=False):
+            if isinstance(wanted, SymbolicSize):
+                if wanted in wanted.symbols:
+                    fits = fits and sizes.setdefault(str(wanted), got) == got
+            else:
+                fits = fits and wanted == got
+        if not fits:
+            raise InvalidValueError(
+                f"Input {spec.name!r} has shape {list(spec.shape)} in this program (equal letters mean equal sizes) and "
+                f"was given {list(shape)}. Capture with an example of the shape you want."
+            )
+    return sizes
+
+
+def _learn(node: Node, value: JetValue, sizes: dict[str, int]) -> None:
+    if isinstance(value, Jet) and value.ndim == len(node.shape):
+        for wanted, got in zip(node.shape, value.shape, strict=True):
+            if isinstance(wanted, SymbolicSize) and wanted in wanted.symbols:
+                sizes.setdefault(str(wanted), got)
+
+
+def _last_uses(program: Program) -> dict[str, int]:
+    last: dict[str, int] = {}
+    for position, node in enumerate(program.nodes):
+        for name in (*node.operands, node.name):
+            last[name] = position
+    return last
+

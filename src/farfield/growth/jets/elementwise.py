@@ -1,0 +1,292 @@
+"""Jets of scalar functions: by the sign of the leading coefficient at infinity, exactly at a finite limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from farfield.growth._jet import ABOVE, FLAT, Jet, add, constant, multiply, scale, select, shift, unknown_like
+from farfield.growth._leading import Lead, difference, lead, maximum, minimum
+from farfield.growth._profile import Profile, Tail, profile, profile_names
+from farfield.growth._series import REAL_POWER, at_limit, exponential, logarithm, power
+from farfield.growth._step import Step, register_jet_rule
+
+__all__ = ["apply_profile", "settled", "whole_power"]
+
+INF = math.inf
+LARGEST_WHOLE = 16
+
+
+def settled(first: Lead) -> Tensor:
+    """Entries that tend to a finite limit."""
+    return torch.where(first.certain, first.power, first.limit) <= 0.0
+
+
+def apply_profile(jet: Jet, shape: Profile) -> Jet:
+    """f(v): the tail that v runs into, or f(lim v); where rounding hides which, only the size is kept."""
+    first = lead(jet)
+    if shape.homogeneous:
+        sides = select(first.sign > 0, scale(jet, shape.right.slope), scale(jet, shape.left.slope))
+        return sides.raised(torch.where(first.certain, -INF, first.limit))
+    near = settled(first)
+    result = at_limit(jet, shape.function, near, shape.jumps)
+    if shape.right.remainder == "bounded" and shape.right.slope != 0.0 and not jet.is_constant:
+        result = result.raised(ABOVE)
+    far = first.certain & (first.power > 0.0)
+    result = select(far & (first.sign > 0), _tail(jet, first, shape.right), result)
+    result = select(far & (first.sign < 0), _tail(jet, first, shape.left), result)
+    bounded = shape.left.slope == 0.0 and shape.right.slope == 0.0
+    size = torch.full_like(first.limit, ABOVE) if bounded else first.limit.clamp_min(ABOVE)
+    lost = Jet((0.0,), torch.zeros_like(result.values[:1]), torch.zeros_like(result.errors[:1]), size)
+    return select(~near & ~far, lost, result)
+
+
+def _tail(jet: Jet, first: Lead, tail: Tail) -> Jet:
+    """slope·v + offset with the floor of the tail's remainder."""
+    line = shift(scale(jet, tail.slope), tail.offset)
+    if tail.remainder == "exact":
+        return line
+    if tail.remainder == "flat":
+        return line.raised(torch.where(first.power >= REAL_POWER, FLAT, 0.0))
+    if tail.remainder == "algebraic":
+        return line.raised(torch.where(first.power >= REAL_POWER, ABOVE - first.power, 0.0))
+    return line.raised(ABOVE)
+
+
+def whole_power(jet: Jet, exponent: int, lowest: float) -> Jet:
+    """v^n by repeated multiplication: no decision about signs or zeros is needed."""
+    result: Jet | None = None
+    base = jet
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else multiply(result, base, lowest)
+        exponent >>= 1
+        if exponent:
+            base = multiply(base, base, lowest)
+    return result if result is not None else constant(torch.ones(jet.shape, dtype=torch.float64))
+
+
+def _rule(step: Step) -> Jet:
+    jet = step.jet()
+    if jet.values.is_complex():
+        return _modulus(jet, step.lowest) if step.node.op == "abs" else unknown_like(jet)
+    return apply_profile(jet, profile(step.node.op, step.attributes))
+
+
+for _name in profile_names():
+    register_jet_rule(_name, _rule)
+
+
+def _modulus(jet: Jet, lowest: float) -> Jet:
+    parts = [Jet(jet.powers, p, jet.errors, jet.floor) for p in (jet.values.real, jet.values.imag)]
+    total = add(*(multiply(p, p, lowest) for p in parts))
+    return power(total, 0.5, lowest)
+
+
+@register_jet_rule("prelu")
+def _prelu(step: Step) -> Jet:
+    x, weight = step.jet(0), step.jet(1)
+    if weight.ndim == 1 and weight.shape[0] > 1 and x.ndim > 2:
+        shape = (-1, *(1,) * (x.ndim - 2))
+        weight = Jet(
+            weight.powers,
+            weight.values.reshape(len(weight.powers), *shape),
+            weight.errors.reshape(len(weight.powers), *shape),
+            weight.full_floor().reshape(shape),
+        )
+    positive = apply_profile(x, profile("relu", {}))
+    negative = apply_profile(scale(x, -1.0), profile("relu", {}))
+    return add(positive, multiply(scale(negative, -1.0), weight, step.lowest))
+
+
+@register_jet_rule("add")
+def _add(step: Step) -> Jet:
+    return add(
+        step.operand(0, "input"), scale(step.operand(1, "other"), float(step.attributes.get("alpha", 1)))
+    )
+
+
+@register_jet_rule("sub")
+def _sub(step: Step) -> Jet:
+    return add(
+        step.operand(0, "input"), scale(step.operand(1, "other"), -float(step.attributes.get("alpha", 1)))
+    )
+
+
+@register_jet_rule("neg")
+def _neg(step: Step) -> Jet:
+    return scale(step.jet(), -1.0)
+
+
+@register_jet_rule("mul")
+def _mul(step: Step) -> Jet:
+    return multiply(step.operand(0, "input"), step.operand(1, "other"), step.lowest)
+
+
+@register_jet_rule("div")
+def _div(step: Step) -> Jet:
+    quotient = multiply(
+        step.operand(0, "input"), power(step.operand(1, "other"), -1.0, step.lowest), step.lowest
+    )
+    rounding = step.attributes.get("rounding_mode")
+    if rounding:
+        return apply_profile(quotient, profile("floor" if rounding == "floor" else "trunc", {}))
+    return quotient
+
+
+@register_jet_rule("pow")
+def _pow(step: Step) -> Jet:
+    base, exponent = step.operand(0, "input"), step.operand(1, "exponent")
+    if exponent.is_constant:
+        number = exponent.values[0]
+        if bool((number == number.reshape(-1)[0]).all()):
+            r = float(number.reshape(-1)[0])
+            if r == 0.0:
+                return constant(torch.ones(base.shape, dtype=torch.float64, device=base.values.device))
+            if r.is_integer() and 0 < r <= LARGEST_WHOLE:
+                return whole_power(base, int(r), step.lowest)
+            return power(base, r, step.lowest)
+    if base.is_constant and bool((base.values > 0).all()):
+        return exponential(multiply(exponent, constant(base.values[0].log()), step.lowest))
+    return _limit_of_pair(step, base, exponent)
+
+
+def _limit_of_pair(step: Step, a: Jet, b: Jet) -> Jet:
+    """A function of two jets where both have limits; unknown elsewhere."""
+    near = settled(lead(a)) & settled(lead(b))
+    left = torch.where(near, a.at(0.0), 1.0)
+    right = torch.where(near, b.at(0.0), 1.0)
+    value = step.compute(left, right)
+    found = constant(value).raised(0.0)
+    return select(near, found, unknown_like(found))
+
+
+@register_jet_rule("square")
+def _square(step: Step) -> Jet:
+    return multiply(step.jet(), step.jet(), step.lowest)
+
+
+@register_jet_rule("sqrt")
+def _sqrt(step: Step) -> Jet:
+    return power(step.jet(), 0.5, step.lowest)
+
+
+@register_jet_rule("rsqrt")
+def _rsqrt(step: Step) -> Jet:
+    return power(step.jet(), -0.5, step.lowest)
+
+
+@register_jet_rule("reciprocal")
+def _reciprocal(step: Step) -> Jet:
+    return power(step.jet(), -1.0, step.lowest)
+
+
+@register_jet_rule("exp")
+def _exp(step: Step) -> Jet:
+    return exponential(step.jet())
+
+
+@register_jet_rule("exp2")
+def _exp2(step: Step) -> Jet:
+    return exponential(scale(step.jet(), math.log(2.0)))
+
+
+@register_jet_rule("expm1")
+def _expm1(step: Step) -> Jet:
+    return shift(exponential(step.jet()), -1.0)
+
+
+@register_jet_rule("log")
+def _log(step: Step) -> Jet:
+    return logarithm(step.jet(), step.lowest)
+
+
+@register_jet_rule("log1p")
+def _log1p(step: Step) -> Jet:
+    return logarithm(shift(step.jet(), 1.0), step.lowest)
+
+
+@register_jet_rule("log2")
+def _log2(step: Step) -> Jet:
+    return scale(logarithm(step.jet(), step.lowest), 1.0 / math.log(2.0))
+
+
+@register_jet_rule("log10")
+def _log10(step: Step) -> Jet:
+    return scale(logarithm(step.jet(), step.lowest), 1.0 / math.log(10.0))
+
+
+@register_jet_rule("asinh")
+def _asinh(step: Step) -> Jet:
+    jet = step.jet()
+    first = lead(jet)
+    far = first.certain & (first.power > 0.0)
+    size = logarithm(scale(apply_profile(jet, profile("abs", {})), 2.0), step.lowest).raised(0.0)
+    signed = select(first.sign < 0, scale(size, -1.0), size)
+    near = settled(first)
+    result = at_limit(jet, torch.asinh, near)
+    return select(near, result, select(far, signed, unknown_like(jet)))
+
+
+def _limit_only(function: Callable[[Tensor], Tensor]) -> Callable[[Step], Jet]:
+    def rule(step: Step) -> Jet:
+        jet = step.jet()
+        near = settled(lead(jet))
+        return select(near, at_limit(jet, function, near), unknown_like(jet))
+
+    return rule
+
+
+for _name in ("tan", "asin", "acos", "atanh", "acosh", "erfinv", "lgamma", "digamma", "sinh", "cosh"):
+    register_jet_rule(_name, _limit_only(getattr(torch, _name)))
+
+
+@register_jet_rule("maximum")
+def _maximum(step: Step) -> Jet:
+    return maximum(step.operand(0, "input"), step.operand(1, "other"))
+
+
+@register_jet_rule("minimum")
+def _minimum(step: Step) -> Jet:
+    return minimum(step.operand(0, "input"), step.operand(1, "other"))
+
+
+@register_jet_rule("clamp")
+def _clamp(step: Step) -> Jet:
+    result = step.jet()
+    for index, attribute, limit in ((1, "min", maximum), (2, "max", minimum)):
+        if step.present(index) or step.attributes.get(attribute) is not None:
+            result = limit(result, step.operand(index, attribute))
+    return result
+
+
+@register_jet_rule("lerp")
+def _lerp(step: Step) -> Jet:
+    start, end = step.jet(0), step.jet(1)
+    return add(start, multiply(step.operand(2, "weight"), difference(end, start), step.lowest))
+
+
+@register_jet_rule("hypot")
+def _hypot(step: Step) -> Jet:
+    a, b = step.operand(0, "input"), step.operand(1, "other")
+    return power(add(multiply(a, a, step.lowest), multiply(b, b, step.lowest)), 0.5, step.lowest)
+
+
+@register_jet_rule("atan2")
+def _atan2(step: Step) -> Jet:
+    a, b = step.operand(0, "input"), step.operand(1, "other")
+    total = add(a, b)
+    return unknown_like(total, ABOVE)
+
+
+def _modulo(step: Step) -> Jet:
+    a, b = step.operand(0, "input"), step.operand(1, "other")
+    total = add(a, b)
+    return unknown_like(total, ABOVE if b.is_constant else INF)
+
+
+for _name in ("fmod", "remainder"):
+    register_jet_rule(_name, _modulo)

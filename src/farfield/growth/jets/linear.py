@@ -1,0 +1,133 @@
+"""Jets of linear maps: exact on every coefficient; the bias belongs to power 0."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from farfield.growth._jet import Jet, add, convolve, linear_map, matmul, product_floor, scale
+from farfield.growth._leading import spread_floor
+from farfield.growth._step import Step, register_jet_rule
+
+__all__ = ["matrix_product", "transposed"]
+
+
+def transposed(jet: Jet) -> Jet:
+    """The last two axes exchanged."""
+    return Jet(jet.powers, jet.values.mT, jet.errors.mT, jet.full_floor().mT)
+
+
+def matrix_product(a: Jet, b: Jet, lowest: float) -> Jet:
+    """As ``torch.matmul``: vectors become matrices for the product and lose the extra axis again."""
+    left, right = a.ndim == 1, b.ndim == 1
+    if left:
+        a = _view(a, (1, *a.shape))
+    if right:
+        b = _view(b, (*b.shape, 1))
+    result = matmul(a, b, lowest)
+    shape = list(result.shape)
+    if right:
+        shape.pop(-1)
+    if left:
+        shape.pop(-1 if right else -2)
+    return _view(result, tuple(shape)) if left or right else result
+
+
+def _view(jet: Jet, shape: tuple[int, ...]) -> Jet:
+    count = len(jet.powers)
+    return Jet(
+        jet.powers,
+        jet.values.reshape(count, *shape),
+        jet.errors.reshape(count, *shape),
+        jet.full_floor().reshape(shape),
+    )
+
+
+def _weight(jet: Jet) -> Tensor:
+    return jet.values[0]
+
+
+@register_jet_rule("linear")
+def _linear(step: Step) -> Jet:
+    x, weight = step.jet(0), step.jet(1)
+    if weight.is_constant and x.ndim > 0:
+        tensor = _weight(weight)
+        squared = tensor.square()
+        result = linear_map(
+            x,
+            lambda v: torch.nn.functional.linear(v, tensor),
+            lambda v: torch.nn.functional.linear(v, squared),
+            spread_floor(x.full_floor(), (-1,)),
+        )
+    else:
+        result = matrix_product(x, transposed(weight), step.lowest)
+    return add(result, step.jet(2)) if step.present(2) else result
+
+
+@register_jet_rule("matmul")
+def _matmul(step: Step) -> Jet:
+    return matrix_product(step.jet(0), step.jet(1), step.lowest)
+
+
+@register_jet_rule("addmm")
+def _addmm(step: Step) -> Jet:
+    product = matrix_product(step.jet(1), step.jet(2), step.lowest)
+    bias = scale(step.jet(0), float(step.attributes.get("beta", 1)))
+    return add(scale(product, float(step.attributes.get("alpha", 1))), bias)
+
+
+def _convolution(step: Step) -> Jet:
+    x, weight = step.jet(0), step.jet(1)
+    spatial = weight.ndim - 2
+    axes = tuple(range(x.ndim - spatial - 1, x.ndim))
+    floor = spread_floor(x.full_floor(), axes)
+    if weight.is_constant:
+        tensor = _weight(weight)
+        squared = tensor.square()
+        result = linear_map(
+            x, lambda v: step.compute(v, tensor, None), lambda v: step.compute(v, squared, None), floor
+        )
+    else:
+        every = tuple(range(weight.ndim))
+        top_x = x.top().amax(axes, keepdim=True)
+        top_w = weight.top().amax(every).reshape((1,) * x.ndim)
+        floor_w = weight.full_floor().amax(every).reshape((1,) * x.ndim)
+        joined = product_floor(
+            Jet(x.powers, x.values, x.errors, floor),
+            Jet(weight.powers, weight.values, weight.errors, floor_w),
+            top_x,
+            top_w,
+        )
+        result = convolve(x, weight, lambda v, w: step.compute(v, w, None), joined, step.lowest)
+    if not step.present(2):
+        return result
+    bias = step.jet(2)
+    shape = (bias.shape[0], *(1,) * spatial)
+    return add(result, _view(bias, shape))
+
+
+for _name in ("conv", "conv_transpose"):
+    register_jet_rule(_name, _convolution)
+
+
+def _transform(step: Step) -> Jet:
+    """Discrete Fourier transforms: unitary up to scale, so errors are spread evenly over the transformed axes."""
+    x = step.jet(0)
+    axes = tuple(step.attributes["dim"])
+    values = torch.stack([step.compute(v) for v in x.values])
+    with torch.no_grad():
+        size = (x.errors.square() + 2.0**-106 * x.values.abs().square()).sum([a + 1 for a in axes], keepdim=True)
+        if step.attributes.get("norm") != "backward" or step.node.op in ("fft_fft", "fft_rfft"):
+            errors = size.sqrt()
+        else:
+            count = 1
+            for axis in axes:
+                count *= x.shape[axis]
+            errors = 2.0 * size.sqrt() / count**0.5
+        errors = errors.expand(values.shape)
+    floor = spread_floor(x.full_floor(), axes)
+    return Jet(x.powers, values, errors, floor)
+
+
+for _name in ("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft"):
+    register_jet_rule(_name, _transform)

@@ -1,0 +1,247 @@
+"""Jets of operators that move entries about: the same move for every coefficient, its error and its floor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from farfield.growth._jet import ABOVE, Jet, aligned, select, unknown_like
+from farfield.growth._leading import lead
+from farfield.growth._profile import profile
+from farfield.growth._step import JetValue, Step, register_jet_rule
+from farfield.growth.jets.elementwise import apply_profile
+
+__all__ = ["moved", "places"]
+
+INF = math.inf
+
+
+def moved(step: Step, jets: Sequence[Jet], rest: Sequence[Tensor | None] = ()) -> JetValue:
+    """Apply the operator to every coefficient, every error and the floor of the given operands."""
+    powers, spread = aligned(jets)
+    values = [step.compute(*(v[k] for v, _ in spread), *rest) for k in range(len(powers))]
+    errors = [step.compute(*(e[k] for _, e in spread), *rest) for k in range(len(powers))]
+    floor = step.compute(*(jet.full_floor() for jet in jets), *rest)
+    if isinstance(floor, Tensor):
+        return Jet(powers, torch.stack(values), torch.stack(errors), floor)
+    return tuple(
+        Jet(powers, torch.stack([v[i] for v in values]), torch.stack([e[i] for e in errors]), part)
+        for i, part in enumerate(floor)
+    )
+
+
+def _move(step: Step) -> JetValue:
+    return moved(step, [step.jet(0)])
+
+
+for _name in (
+    "reshape permute expand repeat squeeze unsqueeze flip roll unfold pixel_shuffle pixel_unshuffle split chunk unbind "
+    "slice select diagonal identity item"
+).split():
+    register_jet_rule(_name, _move)
+
+
+def _join(step: Step) -> JetValue:
+    return moved(step, [step.jet(i) for i in range(len(step.operands))])
+
+
+for _name in ("cat", "stack", "slice_scatter", "select_scatter", "copy"):
+    register_jet_rule(_name, _join)
+
+
+@register_jet_rule("getitem")
+def _getitem(step: Step) -> JetValue:
+    operand = step.operands[0]
+    if isinstance(operand, tuple):
+        return operand[step.attributes["index"]]
+    return moved(step, [step.jet(0)])
+
+
+@register_jet_rule("dropout")
+def _dropout(step: Step) -> JetValue:
+    return step.jet(0) if not step.attributes.get("train") else unknown_like(step.jet(0))
+
+
+@register_jet_rule("pad")
+def _pad(step: Step) -> Jet:
+    jet, a = step.jet(0), step.attributes
+    pad, mode, value = list(a["pad"]), a["mode"], float(a.get("value") or 0.0)
+
+    def put(tensor: Tensor, fill: float) -> Any:
+        if mode == "constant":
+            return torch.nn.functional.pad(tensor, pad, mode, fill)
+        return step.compute(tensor)
+
+    powers = jet.powers if 0.0 in jet.powers or value == 0.0 else (*jet.powers, 0.0)
+    powers = tuple(sorted(powers, reverse=True))
+    values = [put(jet.at(p), value if p == 0.0 else 0.0) for p in powers]
+    errors = [put(jet.error_at(p), 0.0) for p in powers]
+    floor = put(torch.nan_to_num(jet.full_floor(), neginf=-1e300), -1e300)
+    floor = torch.where(floor == -1e300, -INF, floor)
+    return Jet(powers, torch.stack(values), torch.stack(errors), floor)
+
+
+@register_jet_rule("cast")
+def _cast(step: Step) -> Jet:
+    jet, dtype = step.jet(0), step.attributes["dtype"]
+    if jet.values.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex):
+        if dtype == torch.bool:
+            first = lead(jet)
+            truth = Jet(
+                (0.0,),
+                first.certain.unsqueeze(0),
+                torch.zeros_like(first.limit).unsqueeze(0),
+                torch.where(first.certain | first.zero, -INF, ABOVE),
+            )
+            return truth
+        return apply_profile(jet, profile("trunc", {}))
+    return Jet(jet.powers, jet.values.to(dtype), jet.errors, jet.floor)
+
+
+def places(step: Step, start: int) -> tuple[list[Tensor | None], bool]:
+    """Index tensors from the given argument on, and whether all of them are decided."""
+    found: list[Tensor | None] = []
+    decided = True
+    for index in range(start, len(step.operands)):
+        if not step.present(index):
+            found.append(None)
+            continue
+        jet = step.jet(index)
+        tensor = jet.at(0.0)
+        found.append(tensor.long() if tensor.is_floating_point() else tensor)
+        decided = decided and bool((jet.floor == -INF).all())
+    return found, decided
+
+
+def _read(step: Step) -> JetValue:
+    indices, decided = places(step, 1)
+    result = moved(step, [step.jet(0)], indices)
+    if decided or not isinstance(result, Jet):
+        return result
+    return unknown_like(result)
+
+
+for _name in ("index", "index_select", "gather", "take"):
+    register_jet_rule(_name, _read)
+
+
+@register_jet_rule("embedding")
+def _embedding(step: Step) -> Jet:
+    index, table = step.jet(0), step.jet(1)
+    place = index.at(0.0).long()
+    values = torch.stack([step.compute(place, v) for v in table.values])
+    errors = torch.stack([step.compute(place, e) for e in table.errors])
+    result = Jet(table.powers, values, errors, step.compute(place, table.full_floor()))
+    return result if bool((index.floor == -INF).all()) else unknown_like(result)
+
+
+def _written(step: Step, jets: list[Jet], indices: list[Tensor | None], decided: bool) -> Jet:
+    result = moved(step, jets, indices)
+    if not isinstance(result, Jet):
+        raise TypeError("a write returns one tensor")
+    return result if decided else unknown_like(result)
+
+
+@register_jet_rule("index_put")
+def _index_put(step: Step) -> Jet:
+    indices, decided = places(step, 2)
+    if step.attributes.get("accumulate"):
+        decided = False
+    return _written(step, [step.jet(0), step.jet(1)], indices, decided)
+
+
+@register_jet_rule("scatter")
+def _scatter(step: Step) -> Jet:
+    indices, decided = places(step, 1)
+    base = step.jet(0)
+    if step.attributes.get("reduce") is not None:
+        return unknown_like(base)
+    written = step.operand(2, "src")
+    powers, [(vb, eb), (vw, ew)] = aligned([base, written])
+
+    def put(target: Tensor, source: Tensor) -> Tensor:
+        source = source.expand(indices[0].shape) if source.ndim == 0 and indices[0] is not None else source
+        return torch.scatter(target, step.attributes["dim"], indices[0], source)  # type: ignore[arg-type]
+
+    result = Jet(
+        powers,
+        torch.stack([put(vb[k], vw[k]) for k in range(len(powers))]),
+        torch.stack([put(eb[k], ew[k]) for k in range(len(powers))]),
+        put(base.full_floor().contiguous(), written.full_floor().contiguous()),
+    )
+    return result if decided else unknown_like(result)
+
+
+def _real_part(step: Step) -> Jet:
+    jet = step.jet()
+    return Jet(jet.powers, jet.values.real if jet.values.is_complex() else jet.values, jet.errors, jet.floor)
+
+
+register_jet_rule("real", _real_part)
+
+
+@register_jet_rule("imag")
+def _imag(step: Step) -> Jet:
+    jet = step.jet()
+    return Jet(jet.powers, jet.values.imag, jet.errors, jet.floor)
+
+
+@register_jet_rule("conj")
+def _conj(step: Step) -> Jet:
+    jet = step.jet()
+    return Jet(jet.powers, torch.conj_physical(jet.values), jet.errors, jet.floor)
+
+
+@register_jet_rule("complex")
+def _complex(step: Step) -> Jet:
+    powers, [(real, er), (imag, ei)] = aligned([step.jet(0), step.jet(1)])
+    floor = torch.maximum(*torch.broadcast_tensors(step.jet(0).floor, step.jet(1).floor))
+    return Jet(powers, torch.complex(real, imag), torch.maximum(er, ei), floor)
+
+
+@register_jet_rule("view_as_real")
+def _view_as_real(step: Step) -> Jet:
+    jet = step.jet()
+    values = torch.view_as_real(jet.values.resolve_conj())
+    return Jet(
+        jet.powers,
+        values,
+        jet.errors.unsqueeze(-1).expand(values.shape),
+        jet.full_floor().unsqueeze(-1).expand(values.shape[1:]),
+    )
+
+
+@register_jet_rule("view_as_complex")
+def _view_as_complex(step: Step) -> Jet:
+    jet = step.jet()
+    return Jet(
+        jet.powers,
+        torch.view_as_complex(jet.values.contiguous()),
+        jet.errors.amax(-1),
+        jet.full_floor().amax(-1),
+    )
+
+
+def choose(mask: Jet, yes: Jet, no: Jet) -> Jet:
+    """``yes`` where the mask holds; where the mask is undecided, only the size of the larger branch is known."""
+    chosen = select(mask.at(0.0).to(torch.bool), yes, no)
+    doubt = mask.full_floor() > -INF
+    if bool(doubt.any()):
+        size = torch.maximum(*torch.broadcast_tensors(yes.top(), no.top()))
+        chosen = chosen.raised(torch.where(doubt, size + ABOVE, -INF))
+    return chosen
+
+
+def truth(values: Tensor, doubt: Tensor) -> Jet:
+    """A boolean jet; undecided where ``doubt``."""
+    return Jet(
+        (0.0,),
+        values.unsqueeze(0),
+        torch.zeros((1, *values.shape), dtype=torch.float64, device=values.device),
+        torch.where(doubt, ABOVE, -INF).to(torch.float64),
+    )
+
