@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind as Kind
 from torch.export.graph_signature import OutputKind
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield.graph._lower import Lowering, target_name
 from farfield.graph._node import InputKind
 from farfield.graph._place import module_of
 from farfield.graph._prepare import quiet
+from farfield.graph._structure import leaf_names
 from farfield.graph.operators import registered_targets
 
-__all__ = ["export_model", "exported_modules", "leaf_name", "lower_exported"]
+__all__ = ["export_model", "exported_modules", "lower_exported"]
 
 
 def export_model(
@@ -161,16 +162,9 @@ def _outputs(exported: ExportedProgram, lowering: Lowering, returned: Any) -> li
             lowering.unseen.append(
                 f"Each call overwrites {spec.target!r}; the program describes one call from its present value."
             )
-    tree = tree_unflatten(list(range(len(user))), exported.call_spec.out_spec)
-    labels = {index: leaf_name("output", path) for path, index in tree_flatten_with_path(tree)[0]}
+    labels = leaf_names("output", exported.call_spec.out_spec, len(user))
     return [
-        lowering.add_output(value, labels.get(index, f"output_{index}"))
-        for index, value in enumerate(user)
+        lowering.add_output(value, label)
+        for value, label in zip(user, labels, strict=True)
         if lowering.is_tensor(value)
     ]
-
-
-def leaf_name(stem: str, path: Any) -> str:
-    """A name for one leaf of a nested structure: ``output``, ``output_1``, ``output_logits``."""
-    words = "".join(c if c.isalnum() else " " for c in keystr(path)).split()
-    return "_".join((stem, *words))

@@ -15,6 +15,7 @@ from farfield.graph._node import Node
 from farfield.graph._program import Program
 from farfield.graph._simplify import prune
 from farfield.graph._size import symbols_in
+from farfield.graph._unknown import torch_function
 from farfield.graph.operators import operator
 
 __all__ = ["LARGEST_FOLD", "fold"]
@@ -28,7 +29,7 @@ def fold(program: Program, *, largest: int = LARGEST_FOLD) -> Program:
 
     Views share the storage of what they view. A result that needs storage of its own is folded if it has at
     most ``largest`` entries, or no more than its inputs together; otherwise the operation stays.
-    Random draws, unknown operators and sizes that vary are never folded.
+    Random draws and sizes that vary are never folded.
     """
     constants: dict[str, Any] = dict(program.constants)
     names: dict[str, str] = dict(program.constant_names)
@@ -57,10 +58,9 @@ def fold(program: Program, *, largest: int = LARGEST_FOLD) -> Program:
 
 
 def _folded(node: Node, constants: Mapping[str, Any], largest: int) -> Any:
-    if node.op == "unknown" or not all(name in constants for name in node.operands):
+    if not all(name in constants for name in node.operands) or not _repeatable(node):
         return None
-    op = operator(node.op)
-    if not op.deterministic or any(symbols_in(v) for v in node.attributes.values()):
+    if any(symbols_in(v) for v in node.attributes.values()):
         return None
     if any(isinstance(d, str) for d in node.shape):
         return None
@@ -71,3 +71,13 @@ def _folded(node: Node, constants: Mapping[str, Any], largest: int) -> Any:
         return None
     with torch.no_grad():
         return compute_node(node, tensors, {})
+
+
+def _repeatable(node: Node) -> bool:
+    """Whether running the node again gives the same value."""
+    if node.op != "unknown":
+        return operator(node.op).deterministic
+    function = torch_function(node.target)
+    if function is None or "call" not in node.attributes or not node.operands:
+        return False
+    return torch.Tag.nondeterministic_seeded not in getattr(function, "tags", ())

@@ -166,7 +166,11 @@ class Lowering:
         value = node.meta.get("val")
         shape, dtype = shape_of(value), value.dtype if isinstance(value, Tensor) else None
         call = Call(target.name, arguments, shape, dtype)
-        bound = dict(arguments if target.bind is None else target.bind(call))
+        answer = arguments if target.bind is None else target.bind(call)
+        if answer is None:
+            self._add_unknown(node, target.name)
+            return
+        bound = dict(answer)
         inputs: list[str | None] = []
         for name in op.arguments:
             if name.startswith("*"):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten_with_path
 
-from farfield.graph._export import leaf_name
 from farfield.graph._node import InputKind, InputSpec, Node
 from farfield.graph._program import Program
+from farfield.graph._structure import tensor_leaves
 
 __all__ = ["walk_modules"]
 
@@ -35,35 +35,29 @@ def walk_modules(
         for hook in hooks:
             hook.remove()
     specs, nodes = [], []
-    for path, leaf in tree_flatten_with_path((args, kwargs))[0]:
-        if isinstance(leaf, Tensor):
-            name = leaf_name("input", path[1:])
+    given = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    for key, value in given.items():
+        for name, leaf in tensor_leaves(key, value):
             kind: InputKind = "boolean" if leaf.dtype == torch.bool else "integer"
             kind = "real" if leaf.dtype.is_floating_point or leaf.dtype.is_complex else kind
             specs.append(InputSpec(name, tuple(leaf.shape), leaf.dtype, kinds.get(name, kind)))
-            nodes.append(
-                Node(name, "input", "input", shape=tuple(leaf.shape), dtype=leaf.dtype, role="input")
-            )
+            nodes.append(Node(name, "input", "input", shape=tuple(leaf.shape), dtype=leaf.dtype, role="input"))
     inputs = tuple(spec.name for spec in specs)
     outputs = []
-    for path, leaf in tree_flatten_with_path(result)[0]:
-        if isinstance(leaf, Tensor):
-            name = leaf_name("output", path)
-            body = Node(
-                f"{name}__unseen",
-                "unknown",
-                type(model).__name__,
-                inputs,
-                {"executed": tuple(dict.fromkeys(executed))},
-                tuple(leaf.shape),
-                leaf.dtype,
-                module_type=type(model).__name__,
-            )
-            nodes.append(body)
-            nodes.append(
-                Node(name, "identity", "output", (body.name,), {}, body.shape, body.dtype, role="output")
-            )
-            outputs.append(name)
+    for name, leaf in tensor_leaves("output", result):
+        body = Node(
+            f"{name}__unseen",
+            "unknown",
+            type(model).__name__,
+            inputs,
+            {"executed": tuple(dict.fromkeys(executed))},
+            tuple(leaf.shape),
+            leaf.dtype,
+            module_type=type(model).__name__,
+        )
+        end = Node(name, "identity", "output", (body.name,), {}, body.shape, body.dtype, role="output")
+        nodes.extend((body, end))
+        outputs.append(name)
     return Program(
         nodes=tuple(nodes),
         inputs=tuple(specs),

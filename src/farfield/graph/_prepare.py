@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules import transformer
 
 __all__ = ["prepared", "quiet"]
 
@@ -24,7 +26,8 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        # A failed export prints its half-finished graph; the reason is in the exception.
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -51,12 +54,21 @@ def prepared(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
+    """No fused encoder, and no look at a mask's values: causal or not, the mask itself is passed on."""
     enabled = torch.backends.mha.get_fastpath_enabled()
+    detect = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
+    transformer._detect_is_causal_mask = _as_told
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
+        transformer._detect_is_causal_mask = detect
+
+
+def _as_told(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Whether the caller said that the mask is causal; torch's own function compares its entries."""
+    return is_causal is True
 
 
 @contextmanager

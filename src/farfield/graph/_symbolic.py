@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from farfield.graph._export import leaf_name
 from farfield.graph._lower import Lowering
 from farfield.graph._node import InputKind
 from farfield.graph._prepare import quiet
+from farfield.graph._structure import leaf_names, tensor_leaves
 
 __all__ = ["trace_model"]
 
@@ -36,7 +36,6 @@ def trace_model(
     with quiet():
         graph = fx.symbolic_trace(model)
         leaves, structure = tree_flatten((args, kwargs))
-        paths = [path for path, _ in tree_flatten_with_path((args, kwargs))[0]]
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         found: dict[str, Any] = {}
 
@@ -52,9 +51,9 @@ def trace_model(
         traced = make_fx(run, tracing_mode="real", pre_dispatch=True)(*tensors)
         if _writes(traced):
             traced = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="real")(*tensors)
-    names = [
-        _input_name(graph, path) for path, leaf in zip(paths, leaves, strict=True) if isinstance(leaf, Tensor)
-    ]
+    placeholders = [str(node.target).lstrip("*") for node in graph.graph.nodes if node.op == "placeholder"]
+    named = {**dict(zip(placeholders, args, strict=False)), **kwargs}
+    names = [name for key, value in named.items() for name, _ in tensor_leaves(key, value)]
     return _lower(model, traced, names, found["structure"], kinds)
 
 
@@ -78,16 +77,6 @@ def _writes(graph: fx.GraphModule) -> bool:
     )
 
 
-def _input_name(graph: fx.GraphModule, path: Any) -> str:
-    placeholders = [str(node.target) for node in graph.graph.nodes if node.op == "placeholder"]
-    which, first, *inner = path
-    if which.idx == 0:
-        stem = placeholders[first.idx] if first.idx < len(placeholders) else f"input_{first.idx}"
-    else:
-        stem = str(first.key)
-    return leaf_name(stem.lstrip("*"), tuple(inner))
-
-
 def _lower(
     model: nn.Module, traced: fx.GraphModule, names: list[str], structure: Any, kinds: Mapping[str, InputKind]
 ) -> tuple[Lowering, list[str]]:
@@ -106,11 +95,10 @@ def _lower(
             lowering.add_call(node)
         elif node.op == "output":
             values = list(node.args[0]) if isinstance(node.args[0], tuple | list) else [node.args[0]]
-            tree = tree_unflatten(list(range(len(values))), structure)
-            labels = {index: leaf_name("output", path) for path, index in tree_flatten_with_path(tree)[0]}
+            labels = leaf_names("output", structure, len(values))
             outputs = [
-                lowering.add_output(value, labels[index])
-                for index, value in enumerate(values)
+                lowering.add_output(value, label)
+                for value, label in zip(values, labels, strict=True)
                 if lowering.is_tensor(value)
             ]
     return lowering, outputs

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 from farfield.errors import FarfieldError
 from farfield.graph._node import Node
 
-__all__ = ["OpaqueNodeError", "Slot", "compute_unknown"]
+__all__ = ["OpaqueNodeError", "Slot", "compute_unknown", "torch_function"]
 
 
 class OpaqueNodeError(FarfieldError, NotImplementedError):
@@ -29,7 +29,7 @@ class Slot:
 def compute_unknown(node: Node, tensors: Sequence[Any]) -> Any:
     """Call the captured function itself, where it is one that torch can look up by name."""
     call = node.attributes.get("call")
-    function = _torch_function(node.target)
+    function = torch_function(node.target)
     if call is None or function is None:
         raise OpaqueNodeError(
             f"{node.target!r} at {node.place} can't be run apart from the model: the capture kept its inputs "
@@ -40,7 +40,8 @@ def compute_unknown(node: Node, tensors: Sequence[Any]) -> Any:
     return function(*args, **kwargs)
 
 
-def _torch_function(target: str) -> Any:
+def torch_function(target: str) -> Any:
+    """The operator that torch registers under a captured name, or ``None``."""
     parts = target.split(".")
     if len(parts) != 3:
         return None

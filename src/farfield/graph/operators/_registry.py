@@ -65,8 +65,9 @@ class Call:
     dtype: torch.dtype | None = None
 
 
-Binding: TypeAlias = Callable[[Call], Mapping[str, Any]]
-"""Turns a captured call's arguments into the operator's own: renamed, completed, axes made non-negative."""
+Binding: TypeAlias = Callable[[Call], Mapping[str, Any] | None]
+"""Turns a captured call's arguments into the operator's own: renamed, completed, axes counted from the front.
+``None`` where this call is not the operator after all; it's then unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, real
-from farfield.graph.operators._registry import Operator, Target
+from farfield.graph.operators._registry import Call, Operator, Target
 
 __all__ = ["OPERATORS"]
 
@@ -44,6 +44,14 @@ def _prelu(node: Node, tensors: Sequence[Any]) -> Any:
     )
 
 
+def _rrelu(call: Call) -> dict[str, Any] | None:
+    """In eval mode the random slope is its mean; while training it is random, and that isn't this operator."""
+    a = call.arguments
+    if a.get("training"):
+        return None
+    return {"input": a["input"], "negative_slope": (a["lower"] + a["upper"]) / 2}
+
+
 OPERATORS = (
     _activation("relu", "max(x, 0)", torch.relu, Target("aten.relu.default")),
     _activation(
@@ -51,8 +59,9 @@ OPERATORS = (
         "x for x > 0, negative_slope · x below",
         functional.leaky_relu,
         Target("aten.leaky_relu.default"),
+        Target("aten.rrelu.default", _rrelu),
         keys=("negative_slope",),
-        module=lambda x: functional.leaky_relu(x, 0.2),
+        module=lambda x: functional.leaky_relu(x, 0.2) + functional.rrelu(x, 0.1, 0.4),
     ),
     Operator(
         "prelu",

@@ -62,6 +62,20 @@ def _embedding(node: Node, tensors: Sequence[Any]) -> Any:
     return functional.embedding(tensors[1], tensors[0])
 
 
+def _embedding_bag(node: Node, tensors: Sequence[Any]) -> Any:
+    a = node.attributes
+    weight, indices, offsets, weights = tensors
+    return functional.embedding_bag(
+        indices,
+        weight,
+        offsets,
+        mode=_BAGS[a["mode"]],
+        per_sample_weights=weights,
+        include_last_offset=a["include_last_offset"],
+        padding_idx=None if a["padding_idx"] is None or a["padding_idx"] < 0 else a["padding_idx"],
+    )
+
+
 def _broadcast(call: Call) -> dict[str, Any]:
     """One number per spatial axis, where the call gave one for all of them."""
     rank = len(call.arguments["weight"].shape) - 2
@@ -76,6 +90,9 @@ def _broadcast(call: Call) -> dict[str, Any]:
 
 
 _CONV = binding(compute=_broadcast)
+_BAGS = ("sum", "mean", "max")
+_BAG = binding(drop=("scale_grad_by_freq", "sparse"), add={"padding_idx": None})
+_BAG_PADDED = binding(drop=("scale_grad_by_freq", "sparse"))
 _TENSORS = ("input", "weight", "bias")
 
 OPERATORS = (
@@ -196,5 +213,27 @@ OPERATORS = (
         (Target("aten.embedding.default"),),
         _embedding,
         (example(lambda w, i: functional.embedding(i, w), real(6, 4), integer(6, 2, 3)),),
+    ),
+    Operator(
+        "embedding_bag",
+        "linear",
+        "rows indices[offsets[i]:offsets[i + 1]] of weight, scaled by per_sample_weights, then summed, averaged or "
+        "maximised (mode 0, 1, 2)",
+        ("weight", "indices", "offsets", "per_sample_weights"),
+        (
+            Target("aten.embedding_bag.default", _BAG, item=0),
+            Target("aten.embedding_bag.padding_idx", _BAG_PADDED, item=0),
+            Target("aten._embedding_bag.default", _BAG_PADDED, item=0),
+            Target("aten._embedding_bag_forward_only.default", _BAG_PADDED, item=0),
+        ),
+        _embedding_bag,
+        (
+            example(lambda w, i: functional.embedding_bag(i, w, mode="mean"), real(6, 4), integer(6, 2, 3)),
+            example(
+                lambda w, i: functional.embedding_bag(i, w, torch.tensor([0, 2]), mode="sum"),
+                real(6, 4),
+                integer(6, 5),
+            ),
+        ),
     ),
 )
