@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {}
@@ -78,9 +78,11 @@ def dropout_in_train_mode():
 
 @model
 def many_activations():
-    acts = [nn.GELU(), nn.SiLU(), nn.Mish(), nn.ELU(), nn.SELU(), nn.CELU(), nn.Softplus(), nn.Softsign(), nn.Tanh(),
-            nn.Sigmoid(), nn.Hardswish(), nn.Hardsigmoid(), nn.LeakyReLU(), nn.PReLU(), nn.ReLU6(), nn.Hardtanh(),
-            nn.LogSigmoid(), nn.Tanhshrink(), nn.Softshrink(), nn.Hardshrink(), nn.GELU("tanh"), nn.RReLU()]  # fmt: skip
+    names = (
+        "GELU SiLU Mish ELU SELU CELU Softplus Softsign Tanh Sigmoid Hardswish Hardsigmoid LeakyReLU PReLU "
+        "ReLU6 Hardtanh LogSigmoid Tanhshrink Softshrink Hardshrink RReLU"
+    )
+    acts = [*(getattr(nn, name)() for name in names.split()), nn.GELU("tanh")]
     layers = [layer for act in acts for layer in (nn.Linear(6, 6), act)]
     return nn.Sequential(*layers), (torch.randn(X),)
 
@@ -114,7 +116,7 @@ def critic():
 def dictionary_output():
     def forward(m, x):
         h = m.body(x)
-        return {"mean": m.mean(h), "scale": (F.softplus(m.scale(h)), None)}
+        return {"mean": m.mean(h), "scale": (functional.softplus(m.scale(h)), None)}
 
     return Lambda(forward, body=mlp(out=8), mean=nn.Linear(8, 2), scale=nn.Linear(8, 2)), (torch.randn(X),)
 
@@ -122,10 +124,17 @@ def dictionary_output():
 @model
 def convolutional():
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(8, 8, 3, padding="same", padding_mode="circular"), nn.InstanceNorm2d(8, affine=True), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
-    ), (torch.randn(2, 3, 8, 8),)  # fmt: skip
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, padding="same", padding_mode="circular"),
+        nn.InstanceNorm2d(8, affine=True),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    ), (torch.randn(2, 3, 8, 8),)
 
 
 class Block(nn.Module):
@@ -153,24 +162,32 @@ def resnet():
 def unet():
     def forward(m, x):
         a = m.down1(x)
-        b = m.down2(F.max_pool2d(a, 2))
+        b = m.down2(functional.max_pool2d(a, 2))
         up = m.up(b)
-        up2 = F.interpolate(b, scale_factor=2, mode="bilinear", align_corners=False)
+        up2 = functional.interpolate(b, scale_factor=2, mode="bilinear", align_corners=False)
         return m.out(torch.cat([a, up, up2], 1))
 
     def conv(i, o):
         return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(2, o), nn.SiLU())
 
     return Lambda(
-        forward, down1=conv(2, 4), down2=conv(4, 6), up=nn.ConvTranspose2d(6, 4, 2, 2), out=nn.Conv2d(14, 1, 1)
+        forward,
+        down1=conv(2, 4),
+        down2=conv(4, 6),
+        up=nn.ConvTranspose2d(6, 4, 2, 2),
+        out=nn.Conv2d(14, 1, 1),
     ), (torch.randn(2, 2, 8, 8),)
 
 
 @model
 def temporal_convolution():
     return nn.Sequential(
-        nn.ConstantPad1d((2, 0), 0.0), nn.Conv1d(4, 8, 3), nn.ReLU(), nn.ReplicationPad1d(1), nn.Conv1d(8, 4, 3, dilation=1)
-    ), (torch.randn(2, 4, 9),)  # fmt: skip
+        nn.ConstantPad1d((2, 0), 0.0),
+        nn.Conv1d(4, 8, 3),
+        nn.ReLU(),
+        nn.ReplicationPad1d(1),
+        nn.Conv1d(8, 4, 3, dilation=1),
+    ), (torch.randn(2, 4, 9),)
 
 
 class Last(nn.Module):
@@ -211,7 +228,9 @@ def unrolled_cells():
             g = m.gru(h, g)
         return m.head(g)
 
-    return Lambda(forward, lstm=nn.LSTMCell(4, 5), gru=nn.GRUCell(5, 5), head=nn.Linear(5, 2)), (torch.randn(2, 3, 4),)
+    return Lambda(forward, lstm=nn.LSTMCell(4, 5), gru=nn.GRUCell(5, 5), head=nn.Linear(5, 2)), (
+        torch.randn(2, 3, 4),
+    )
 
 
 @model
@@ -233,13 +252,18 @@ def masked_attention():
 
     padding = torch.zeros(2, 5, dtype=torch.bool)
     padding[0, 3:] = True
-    return Lambda(forward, attention=nn.MultiheadAttention(8, 2, batch_first=True)), (torch.randn(2, 5, 8), padding)
+    return Lambda(forward, attention=nn.MultiheadAttention(8, 2, batch_first=True)), (
+        torch.randn(2, 5, 8),
+        padding,
+    )
 
 
 @model
 def transformer_encoder():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True, activation="gelu")
-    return nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False), (torch.randn(2, 5, 8),)
+    return nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False), (
+        torch.randn(2, 5, 8),
+    )
 
 
 @model
@@ -298,7 +322,9 @@ def mixture_of_experts():
         outputs = torch.stack([expert(x) for expert in m.experts], 1)
         return torch.einsum("be,bed->bd", gate, outputs)
 
-    return Lambda(forward, gate=nn.Linear(6, 3), experts=nn.ModuleList(mlp() for _ in range(3))), (torch.randn(X),)
+    return Lambda(forward, gate=nn.Linear(6, 3), experts=nn.ModuleList(mlp() for _ in range(3))), (
+        torch.randn(X),
+    )
 
 
 @model
@@ -309,7 +335,9 @@ def top_k_experts():
         picked = outputs.gather(1, chosen[..., None].expand(-1, -1, outputs.shape[-1]))
         return (weights.softmax(-1)[..., None] * picked).sum(1)
 
-    return Lambda(forward, gate=nn.Linear(6, 3), experts=nn.ModuleList(mlp() for _ in range(3))), (torch.randn(X),)
+    return Lambda(forward, gate=nn.Linear(6, 3), experts=nn.ModuleList(mlp() for _ in range(3))), (
+        torch.randn(X),
+    )
 
 
 @model
@@ -324,7 +352,9 @@ def sparse_experts():
             out = out.index_add(0, rows, expert(x[rows]))
         return out
 
-    return Lambda(forward, gate=nn.Linear(6, 2), experts=nn.ModuleList(mlp() for _ in range(2))), (torch.randn(X),)
+    return Lambda(forward, gate=nn.Linear(6, 2), experts=nn.ModuleList(mlp() for _ in range(2))), (
+        torch.randn(X),
+    )
 
 
 class Spectral(nn.Module):
@@ -346,10 +376,14 @@ class Spectral(nn.Module):
 def fourier_operator():
     def forward(m, x):
         h = m.lift(x)
-        return m.head(F.gelu(m.spectral(h) + m.point(h)))
+        return m.head(functional.gelu(m.spectral(h) + m.point(h)))
 
     return Lambda(
-        forward, lift=nn.Conv1d(1, 4, 1), spectral=Spectral(4, 3), point=nn.Conv1d(4, 4, 1), head=nn.Conv1d(4, 1, 1)
+        forward,
+        lift=nn.Conv1d(1, 4, 1),
+        spectral=Spectral(4, 3),
+        point=nn.Conv1d(4, 4, 1),
+        head=nn.Conv1d(4, 1, 1),
     ), (torch.randn(2, 1, 16),)
 
 
@@ -379,7 +413,9 @@ def siren():
         def forward(self, x):
             return torch.sin(30 * x)
 
-    return nn.Sequential(nn.Linear(2, 16), Sine(), nn.Linear(16, 16), Sine(), nn.Linear(16, 1)), (torch.randn(3, 2),)
+    return nn.Sequential(nn.Linear(2, 16), Sine(), nn.Linear(16, 16), Sine(), nn.Linear(16, 1)), (
+        torch.randn(3, 2),
+    )
 
 
 @model
@@ -397,7 +433,7 @@ def coupling_flow():
 @model
 def swiglu():
     def forward(m, x):
-        return x + m.down(F.silu(m.gate(m.norm(x))) * m.up(m.norm(x)))
+        return x + m.down(functional.silu(m.gate(m.norm(x))) * m.up(m.norm(x)))
 
     return Lambda(
         forward, norm=nn.RMSNorm(6), gate=nn.Linear(6, 8), up=nn.Linear(6, 8), down=nn.Linear(8, 6)
@@ -433,17 +469,20 @@ def hypernetwork():
 @model
 def weight_normalised():
     net = nn.Sequential(
-        parametrizations.weight_norm(nn.Linear(6, 8)), nn.ReLU(), parametrizations.spectral_norm(nn.Linear(8, 8)),
-        nn.ReLU(), parametrizations.orthogonal(nn.Linear(8, 8)),
-    )  # fmt: skip
+        parametrizations.weight_norm(nn.Linear(6, 8)),
+        nn.ReLU(),
+        parametrizations.spectral_norm(nn.Linear(8, 8)),
+        nn.ReLU(),
+        parametrizations.orthogonal(nn.Linear(8, 8)),
+    )
     return net, (torch.randn(X),)
 
 
 @model
 def old_weight_norm():
-    return nn.Sequential(
-        nn.utils.spectral_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, 2)
-    ), (torch.randn(X),)
+    return nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, 2)), (
+        torch.randn(X),
+    )
 
 
 @model
@@ -475,11 +514,16 @@ def graph_network():
             source, target = edges[0], edges[1]
             messages = torch.relu(m.edge(torch.cat([x[source], x[target]], -1)))
             total = torch.zeros_like(x).index_add(0, target, messages)
-            count = torch.zeros_like(x[:, :1]).scatter_add(0, target[:, None], torch.ones_like(messages[:, :1]))
+            count = torch.zeros_like(x[:, :1]).scatter_add(
+                0, target[:, None], torch.ones_like(messages[:, :1])
+            )
             x = m.node(torch.cat([x, total / count.clamp(min=1)], -1))
         return x
 
-    return Lambda(forward, edge=nn.Linear(12, 6), node=nn.Linear(12, 6)), (torch.randn(5, 6), torch.randint(5, (2, 9)))
+    return Lambda(forward, edge=nn.Linear(12, 6), node=nn.Linear(12, 6)), (
+        torch.randn(5, 6),
+        torch.randint(5, (2, 9)),
+    )
 
 
 @model
@@ -490,7 +534,11 @@ def embedding_tabular():
         return m.head(torch.cat([e, numbers, bag], -1))
 
     return Lambda(
-        forward, a=nn.Embedding(5, 3), b=nn.Embedding(5, 2), bag=nn.EmbeddingBag(5, 2, mode="mean"), head=mlp(d=13)
+        forward,
+        a=nn.Embedding(5, 3),
+        b=nn.Embedding(5, 2),
+        bag=nn.EmbeddingBag(5, 2, mode="mean"),
+        head=mlp(d=13),
     ), (torch.randint(5, (3, 2)), torch.randn(3, 6))
 
 
@@ -523,7 +571,10 @@ def variational_encoder():
 def cosine_head():
     def forward(m, x):
         h = m.body(x)
-        return F.linear(F.normalize(h), F.normalize(m.prototypes)) * 10 + F.cosine_similarity(h, m.prototypes[:1])[:, None]
+        return (
+            functional.linear(functional.normalize(h), functional.normalize(m.prototypes)) * 10
+            + functional.cosine_similarity(h, m.prototypes[:1])[:, None]
+        )
 
     return Lambda(forward, body=mlp(out=4), prototypes=nn.Parameter(torch.randn(5, 4))), (torch.randn(X),)
 
@@ -533,7 +584,9 @@ def kolmogorov_arnold():
     def forward(m, x):
         grid = torch.linspace(-2, 2, 5, dtype=x.dtype)
         basis = torch.exp(-((x[..., None] - grid) ** 2))
-        return torch.einsum("bik,iko->bo", basis, m.coefficients) + F.linear(F.silu(x), m.base)
+        return torch.einsum("bik,iko->bo", basis, m.coefficients) + functional.linear(
+            functional.silu(x), m.base
+        )
 
     return Lambda(
         forward, coefficients=nn.Parameter(torch.randn(6, 5, 2)), base=nn.Parameter(torch.randn(2, 6))
@@ -542,9 +595,13 @@ def kolmogorov_arnold():
 
 @model
 def pixel_shuffle_upscaler():
-    return nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.PixelShuffle(2), nn.PReLU(2), nn.ReflectionPad2d(1), nn.Conv2d(2, 1, 3)), (
-        torch.randn(1, 1, 5, 5),
-    )  # fmt: skip
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.PixelShuffle(2),
+        nn.PReLU(2),
+        nn.ReflectionPad2d(1),
+        nn.Conv2d(2, 1, 3),
+    ), (torch.randn(1, 1, 5, 5),)
 
 
 @model
@@ -553,9 +610,9 @@ def squeeze_and_excite():
         scale = m.gate(x.mean((2, 3)))[:, :, None, None]
         return x * scale
 
-    return Lambda(forward, gate=nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 4), nn.Hardsigmoid())), (
-        torch.randn(2, 4, 5, 5),
-    )
+    return Lambda(
+        forward, gate=nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 4), nn.Hardsigmoid())
+    ), (torch.randn(2, 4, 5, 5),)
 
 
 @model
@@ -565,7 +622,9 @@ def dueling_q_network():
         advantage = m.advantage(h)
         return m.value(h) + advantage - advantage.mean(-1, keepdim=True)
 
-    return Lambda(forward, body=mlp(out=8), value=nn.Linear(8, 1), advantage=nn.Linear(8, 4)), (torch.randn(X),)
+    return Lambda(forward, body=mlp(out=8), value=nn.Linear(8, 1), advantage=nn.Linear(8, 4)), (
+        torch.randn(X),
+    )
 
 
 @model

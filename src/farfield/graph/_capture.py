@@ -152,10 +152,11 @@ def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
     try:
         model(*args, **kwargs)
     except Exception as error:
-        shapes = ", ".join(str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in args)
-        named = ", ".join(kwargs)
+        shapes = [
+            str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in (*args, *kwargs.values())
+        ]
         raise CaptureError(
-            f"{type(model).__name__} itself fails on the example inputs ({shapes}{' ' + named if named else ''}): "
+            f"{type(model).__name__} itself fails on the example inputs ({', '.join(shapes)}): "
             f"{_first_line(error)}. Pass inputs of the shapes and types its forward takes."
         ) from error
 

@@ -62,7 +62,8 @@ def _one_is_a_size_like_any_other(args: Any, kwargs: Any) -> Iterator[None]:
     if not ones or not hasattr(_config, "backed_size_oblivious"):
         yield
         return
-    with _config.patch(backed_size_oblivious=True):
+    patch: Any = vars(_config)["patch"]
+    with patch(backed_size_oblivious=True):
         yield
 
 
@@ -91,7 +92,7 @@ def lower_exported(
         known = registered_targets()
         with quiet():
             table = torch.export.default_decompositions()
-            for key in list(table.keys()):
+            for key in list(table):
                 if str(key) in known:
                     del table[key]
             exported = exported.run_decompositions(table)
@@ -160,7 +161,7 @@ def _outputs(exported: ExportedProgram, lowering: Lowering, returned: Any) -> li
             user.append(value)
         elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
             lowering.unseen.append(
-                f"Each call overwrites {spec.target!r}; the program describes one call from its present value."
+                f"Each call overwrites {spec.target!r}; the program is one call from its present value."
             )
     labels = leaf_names("output", exported.call_spec.out_spec, len(user))
     return [

@@ -84,7 +84,7 @@ def interpret(
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """The tensor in this floating type; integers and booleans as they are, complex ones in the matching type."""
+    """The tensor in this floating type (or the matching complex one); integers and booleans as they are."""
     if dtype is None:
         return tensor
     if tensor.is_floating_point():
@@ -117,8 +117,8 @@ def _check_shape(name: str, shape: tuple[Dimension, ...], tensor: Tensor, sizes:
             fits = fits and wanted == got
     if not fits:
         raise InvalidValueError(
-            f"Input {name!r} has shape {list(shape)} in this program (equal letters mean equal sizes) and was "
-            f"given {list(tensor.shape)}. Capture with an example of the shape you want to evaluate."
+            f"Input {name!r} has shape {list(shape)} in this program (equal symbols mean equal sizes) and "
+            f"was given {list(tensor.shape)}. Capture with an example of the shape you want to evaluate."
         )
 
 

@@ -31,7 +31,7 @@ def target_name(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return str(target.name())
+        return str(target._name)
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}".lstrip(".")
 
 

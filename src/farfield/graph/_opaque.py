@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from farfield.graph._node import InputKind, InputSpec, Node
 from farfield.graph._program import Program
@@ -41,7 +41,9 @@ def walk_modules(
             kind: InputKind = "boolean" if leaf.dtype == torch.bool else "integer"
             kind = "real" if leaf.dtype.is_floating_point or leaf.dtype.is_complex else kind
             specs.append(InputSpec(name, tuple(leaf.shape), leaf.dtype, kinds.get(name, kind)))
-            nodes.append(Node(name, "input", "input", shape=tuple(leaf.shape), dtype=leaf.dtype, role="input"))
+            nodes.append(
+                Node(name, "input", "input", shape=tuple(leaf.shape), dtype=leaf.dtype, role="input")
+            )
     inputs = tuple(spec.name for spec in specs)
     outputs = []
     for name, leaf in tensor_leaves("output", result):

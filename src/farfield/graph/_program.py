@@ -105,7 +105,7 @@ class Program:
         return self._users[name]
 
     def to_networkx(self) -> nx.DiGraph:
-        """The program as a directed graph, an edge from each operand to its user; each vertex holds its ``node``.
+        """The program as a directed graph: edges from operands to users, each vertex with its ``node``.
 
         Built once and kept; copy it before changing it.
         """

@@ -24,9 +24,9 @@ def simplify(program: Program) -> Program:
     """The same program with aliases removed and each operation under its plainest name.
 
     ``x·x`` and ``x²`` become ``square``; ``x^½``, ``x^−½``, ``x^−1`` and ``1/x`` become ``sqrt``, ``rsqrt``
-    and ``reciprocal``; ``max(x, 0)`` becomes ``relu``; a number on the left of a sum or product moves to the
-    right, and so does a constant; ``addmm`` becomes ``linear`` or a product and a sum; a product with a constant matrix on the
-    right becomes ``linear``.
+    and ``reciprocal``; ``max(x, 0)`` becomes ``relu``; a number or a constant on the left of a sum or product
+    moves to the right; ``addmm`` becomes ``linear`` or a product and a sum; a product with a constant matrix
+    on the right becomes ``linear``.
     """
     program = rewire(program, _alias_of)
     nodes: list[Node] = []
@@ -143,7 +143,7 @@ def _plain_arithmetic(node: Node) -> Node:
 
 
 def _product(node: Node, constants: dict[str, Tensor], names: dict[str, str]) -> list[Node]:
-    """``matmul`` and ``addmm`` as ``linear`` where the right factor is a constant matrix, else taken apart."""
+    """``matmul`` and ``addmm`` as ``linear`` where the right factor is a constant, else taken apart."""
     bias: str | None = None
     if node.op == "addmm":
         bias, left, right = node.inputs

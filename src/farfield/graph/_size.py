@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import sympy
-
 from farfield.errors import InvalidValueError
 
 __all__ = ["Dimension", "SymbolicSize", "resolve", "size_of", "symbols_in"]
 
 
 class SymbolicSize(str):
-    """The length of a dynamic axis, as text (``"s0"``, ``"4*s0"``) that remembers the expression it stands for.
+    """The length of a dynamic axis: text (``"s0"``, ``"4*s0"``) that remembers its expression.
 
     A string, so that shapes print and compare plainly; a subclass, so that a size among an operator's
     attributes is never mistaken for an ordinary string such as ``rounding_mode="floor"``.
@@ -50,9 +48,7 @@ class SymbolicSize(str):
                 f"The size {str(self)!r} depends on {sorted(missing)}, which no input of this program fixes. "
                 "Capture again with dynamic_batch=False to get plain numbers."
             )
-        number = self.expression.xreplace(
-            {s: sympy.Integer(sizes[s.name]) for s in self.expression.free_symbols}
-        )
+        number = self.expression.subs({s: sizes[s.name] for s in self.expression.free_symbols})
         return int(number) if number.is_integer else float(number)
 
 

@@ -27,7 +27,7 @@ def front(axis: int, rank: int) -> int:
 
 
 def all_axes(axes: int | tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
-    """The axes counted from the front; every axis for ``None`` and for an empty list, as reductions read them."""
+    """The axes counted from the front; every axis for ``None`` and for an empty list, as in reductions."""
     if axes is None or axes == ():
         return tuple(range(rank))
     if isinstance(axes, int):

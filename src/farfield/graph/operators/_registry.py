@@ -14,6 +14,7 @@ from farfield.graph._node import Node
 from farfield.graph._size import Dimension
 
 __all__ = [
+    "Binding",
     "Call",
     "Compute",
     "Example",
@@ -208,7 +209,7 @@ def register_operator(operator: Operator) -> Operator:
         )
     if not operator.summary.strip() or not operator.examples:
         raise InvalidValueError(
-            f"Operator {operator.name!r} needs a summary and at least one example: they document it and enrol it "
+            f"Operator {operator.name!r} needs a summary and an example: they document it and enrol it "
             "in the contract suite."
         )
     for target in operator.targets:

@@ -45,7 +45,7 @@ def _prelu(node: Node, tensors: Sequence[Any]) -> Any:
 
 
 def _rrelu(call: Call) -> dict[str, Any] | None:
-    """In eval mode the random slope is its mean; while training it is random, and that isn't this operator."""
+    """In eval mode the random slope is its mean; while training it's random: not this operator."""
     a = call.arguments
     if a.get("training"):
         return None

@@ -1,4 +1,4 @@
-"""Attention, kept whole: its weights are a softmax, so its value stays inside the hull of ``value``'s rows."""
+"""Attention, kept whole: its weights are a softmax, so each row stays in the hull of ``value``'s rows."""
 
 from __future__ import annotations
 

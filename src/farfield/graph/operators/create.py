@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from farfield.graph._node import Node
-from farfield.graph.operators._bindings import Binding, binding, example, positive, real, unit
-from farfield.graph.operators._registry import Call, Operator, Target, operand
+from farfield.graph.operators._bindings import binding, example, positive, real, unit
+from farfield.graph.operators._registry import Binding, Call, Operator, Target, operand
 
 __all__ = ["OPERATORS"]
 
@@ -86,7 +86,7 @@ def _random(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _randint(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
-    return torch.randint(a["low"], a["high"], node.shape, dtype=a["dtype"], device=a["device"])
+    return torch.randint(a["low"], a["high"], a["shape"], dtype=a["dtype"], device=a["device"])
 
 
 def _bernoulli(node: Node, tensors: Sequence[Any]) -> Any:
@@ -96,10 +96,14 @@ def _bernoulli(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _low_high(call: Call) -> dict[str, Any]:
     a = call.arguments
-    return {"low": a.get("low", 0), "high": a["high"], "dtype": call.dtype, "device": a.get("device")}
+    return {
+        "low": a.get("low", 0),
+        "high": a["high"],
+        "shape": call.shape,
+        "dtype": call.dtype,
+        "device": a.get("device"),
+    }
 
-
-_ONE_HALF = {"fill_value": 0.5}
 
 OPERATORS = (
     Operator(

@@ -1,4 +1,4 @@
-"""Maps that are linear in their first tensor once the others are fixed: products, convolutions, embeddings."""
+"""Maps that are linear in one tensor once the others are fixed: products, convolutions, embeddings."""
 
 from __future__ import annotations
 
@@ -217,8 +217,8 @@ OPERATORS = (
     Operator(
         "embedding_bag",
         "linear",
-        "rows indices[offsets[i]:offsets[i + 1]] of weight, scaled by per_sample_weights, then summed, averaged or "
-        "maximised (mode 0, 1, 2)",
+        "rows indices[offsets[i]:offsets[i + 1]] of weight, times per_sample_weights, summed, averaged "
+        "or maximised (mode 0, 1, 2)",
         ("weight", "indices", "offsets", "per_sample_weights"),
         (
             Target("aten.embedding_bag.default", _BAG, item=0),

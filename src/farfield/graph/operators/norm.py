@@ -158,7 +158,7 @@ OPERATORS = (
     Operator(
         "l2_normalize",
         "norm",
-        "input / stabilised p-norm over the axes dim (p = 2 unless the attribute p says otherwise); recognised",
+        "input / stabilised p-norm over the axes dim (attribute p, 2 as a rule); recognised",
         ("input",),
         (),
         _l2_normalize,

@@ -8,8 +8,8 @@ from typing import Any
 from torch.nn import functional
 
 from farfield.graph._node import Node
-from farfield.graph.operators._bindings import Binding, binding, example, real, unit
-from farfield.graph.operators._registry import Call, Operator, Target
+from farfield.graph.operators._bindings import example, real, unit
+from farfield.graph.operators._registry import Binding, Call, Operator, Target
 
 __all__ = ["OPERATORS"]
 
@@ -220,4 +220,3 @@ OPERATORS = (
         ),
     ),
 )
-_ = binding

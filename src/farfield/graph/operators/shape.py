@@ -132,7 +132,7 @@ def _flip(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _roll(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
-    return torch.roll(tensors[0], a["shifts"], a["dims"] or None)
+    return torch.roll(tensors[0], a["shifts"], a["dims"] or ())
 
 
 def _cast(node: Node, tensors: Sequence[Any]) -> Any:
@@ -487,7 +487,7 @@ COPYING = (
     Operator(
         "dropout",
         "shape",
-        "the same tensor; where train is True, entries zeroed with probability p and the rest divided by 1 − p",
+        "the same tensor; where train is True, entries zeroed with probability p, the rest divided by 1 − p",
         _X,
         (
             Target("aten.dropout.default"),

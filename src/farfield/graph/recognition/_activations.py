@@ -27,7 +27,7 @@ def match_shrink(view: View, node: Node) -> Node | None:
 
 
 def match_gated(view: View, node: Node) -> Node | None:
-    """``silu``, ``mish``, both forms of ``gelu``, ``hardsigmoid`` and ``hardswish``, however their factors are ordered."""
+    """``silu``, ``mish``, both ``gelu``, ``hardsigmoid`` and ``hardswish``, their factors in any order."""
     if node.op not in ("mul", "div") or not is_float(node.dtype):
         return None
     scale, factors = _factors(view, node.name, node)

@@ -48,7 +48,7 @@ class Size:
 
 
 def match_norm(view: View, node: Node) -> Node | None:
-    """``layer_norm``, ``rms_norm`` or ``l2_normalize`` in the place of a quotient or product, if it is one."""
+    """``layer_norm``, ``rms_norm`` or ``l2_normalize`` in place of a quotient or product, if it is one."""
     if not is_float(node.dtype):
         return None
     if node.op == "div" and None not in node.inputs and node.attributes.get("rounding_mode") is None:
@@ -259,5 +259,5 @@ def _whole(correction: Any) -> int | None:
 
 def _count(view: View, size: Size) -> int | None:
     shape = view.node(size.source).shape
-    lengths = [shape[d] for d in size.dim]
-    return math.prod(lengths) if all(isinstance(n, int) for n in lengths) else None  # type: ignore[arg-type]
+    lengths = [length for d in size.dim if isinstance(length := shape[d], int)]
+    return math.prod(lengths) if len(lengths) == len(size.dim) else None

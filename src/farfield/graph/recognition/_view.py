@@ -64,7 +64,7 @@ class View:
         return node.name
 
     def statistic(self, name: str) -> Node:
-        """The node behind casts, expansions and reshapes, all of which keep the entries in row-major order."""
+        """The node behind casts, expansions and reshapes, which all keep entries in row-major order."""
         node = self.nodes[self.unspread(name)]
         while node.op in _LAYOUT:
             node = self.nodes[self.unspread(node.operands[0])]
