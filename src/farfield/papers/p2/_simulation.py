@@ -16,7 +16,7 @@ from farfield.nn import Center, MeanFieldCenter, MeanFieldProject, Project
 from farfield.papers._experiment import Progress
 from farfield.report import Series
 
-__all__ = ["Layering", "Trace", "band", "degenerate_input", "measured", "simulate"]
+__all__ = ["Layering", "Trace", "band", "chance_level", "degenerate_input", "measured", "simulate"]
 
 Part = Literal["none", "layer", "mean_field"]
 
@@ -149,6 +149,17 @@ def band(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     quantile = next((t for dof, t in sorted(_STUDENT.items(), reverse=True) if dof <= runs - 1), 12.706)
     half = quantile * logs.std(0) / math.sqrt(runs)
     return torch.exp(centre), torch.exp(centre - half), torch.exp(centre + half)
+
+
+def chance_level(n: int, width: int, strength: float, depth: int) -> Tensor:
+    r"""Isometry gap that finite width adds to the mean field after 0 … depth layers, to first order.
+
+    Each layer adds independent noise of variance 1/d to every correlation and shrinks the noise it inherits by
+    2 − β; the gap is (n−1)/2 times their variance: (n−1)/2d · Σ_{k<ℓ} (2−β)^{2k}.
+    """
+    powers = (2.0 - strength) ** (2.0 * torch.arange(depth, dtype=torch.float64))
+    sums = torch.cat([torch.zeros(1, dtype=torch.float64), powers.cumsum(0)])
+    return (n - 1) / (2.0 * width) * sums
 
 
 def measured(label: str, samples: Tensor, colour: int) -> Series:

@@ -27,13 +27,13 @@ def run(
     early = min(6, depth)
     verdicts = (
         Verdict(
-            "a linear network with LayerNorm never loses its gap: last layer at least the first",
-            float(linear[-1]) >= float(linear[0]),
+            "a linear network with LayerNorm keeps its gap: last layer within 10% of the first",
+            abs(float(linear[-1]) / float(linear[0]) - 1.0) < 0.1,
             f"{float(linear[0]):.3g} → {float(linear[-1]):.3g}",
         ),
         Verdict(
-            f"He₂ and He₃ reach twice the chance level of width {width} within {early} layers",
-            max(float(second[early]), float(third[early])) <= 2.0 * floor,
+            f"He₂ and He₃ lose 99% of it within {early} layers",
+            max(float(second[early]), float(third[early])) <= 0.01 * float(linear[0]),
             f"after {early} layers: He₂ {float(second[early]):.3g}, He₃ {float(third[early]):.3g}, "
             f"chance level (n−1)/2d = {floor:.3g}",
         ),

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import torch
 
+from farfield.gaussian import isometry_strength
 from farfield.geometry import gram, mean_field_gaps
 from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
-from farfield.papers.p2._simulation import Layering, band, measured, simulate
+from farfield.papers.p2._simulation import Layering, band, chance_level, measured, simulate
 from farfield.report import Figure, Panel, Series
 
 _LAW_FROM = 5000  # widths from here are drawn from the exact law of Wx, not by way of a width × width matrix
@@ -41,9 +42,9 @@ def run(
             start=k * runs * depth, total=len(widths) * runs * depth,
         )  # fmt: skip
         theory = torch.stack([mean_field_gaps(gram(x), activation, depth) for x in statistics.inputs])
-        floor = (n - 1) / (2 * width)
+        chance = chance_level(n, width, isometry_strength(activation), depth)
         for key, trace in (("layer", statistics), ("constant", constant)):
-            off = torch.log(trace.gap) - torch.log(theory + floor)
+            off = torch.log(trace.gap) - torch.log(theory + chance)
             drift[key].append(float(off[:, -1].square().mean().sqrt()))
         panels.append(
             Panel(
@@ -66,7 +67,7 @@ def run(
     narrow = [(w, a, b) for w, a, b in pairs if w <= 1000]
     verdicts = (
         Verdict(
-            f"up to width 1000, projection by statistics ends nearer the mean field than by a constant",
+            "up to width 1000, projection by statistics ends nearer the mean field than by a constant",
             all(a < b for _, a, b in narrow),
             f"root mean square log-deviation at layer {depth}, statistics / constant: {table}",
         ),
@@ -76,7 +77,7 @@ def run(
             f"from {drift['constant'][0]:.2f} at width {widths[0]} to {drift['constant'][-1]:.2f} at {widths[-1]}",
         ),
     )
-    caption = f"{activation}, n = {n}, {runs} runs, 95% bands; deviations include the chance level (n−1)/2d."
+    caption = f"{activation}, n = {n}, {runs} runs; deviations from the mean field plus its chance level."
     figure = Figure("Projection keeps the mean field accurate", tuple(panels), caption)
     return Outcome(verdicts, {**numbers, "deviation": drift, "widths": list(widths)}, figure)
 
