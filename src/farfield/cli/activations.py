@@ -72,17 +72,21 @@ def activations(
     from rich.table import Table
 
     by_name = {s.name: s for s in sigmas}
+    console = Console()
+    wide = console.width >= 130  # the formula needs the room; --json always has it
     table = Table(title=f"Activations under a Gaussian: σ({gain:g}·x), x ~ N(0, 1)")
-    for column in ("name", "formula", "β", "offset c₀", "scale", "towards −∞", "towards +∞", "Lipschitz"):
+    for column in ("name", "β", "c₀", "scale", "at −∞", "at +∞", "Lipschitz"):
         table.add_column(
-            column, justify="right" if column in ("β", "offset c₀", "scale", "Lipschitz") else "left"
+            column, justify="left" if column in ("name", "at −∞", "at +∞") else "right", no_wrap=True
         )
+    if wide:
+        table.add_column("formula", no_wrap=True)
     for row in rows:
-        growth = by_name[row["name"]].growth
-        lipschitz = by_name[row["name"]].lipschitz
+        sigma = by_name[row["name"]]
         table.add_row(
-            row["name"], row["formula"], f"{row['beta']:.6f}", f"{row['offset']:.6f}", f"{row['scale']:.6f}",
-            _tail(growth.left) if growth else "?", _tail(growth.right) if growth else "?",
-            "?" if lipschitz is None else "none" if lipschitz == float("inf") else f"{lipschitz:.4g}",
+            row["name"], f"{row['beta']:.6f}", f"{row['offset']:.4f}", f"{row['scale']:.4f}",
+            _tail(sigma.growth.left) if sigma.growth else "?", _tail(sigma.growth.right) if sigma.growth else "?",
+            "?" if sigma.lipschitz is None else "none" if sigma.lipschitz == float("inf") else f"{sigma.lipschitz:.4g}",
+            *([sigma.formula] if wide else []),
         )  # fmt: skip
-    Console().print(table)
+    console.print(table)
