@@ -16,7 +16,7 @@ __all__ = ["activations"]
 
 def _tail(tail: Tail) -> str:
     if tail.kind == "linear":
-        return f"slope {tail.slope:g}"
+        return f"slope {tail.slope:.4g}"
     if tail.kind == "bounded" and tail.offset == tail.offset:
         return f"→ {tail.offset:.4g}"
     return tail.kind
@@ -68,13 +68,15 @@ def activations(
         typer.echo(json.dumps({"gain": gain, "activations": rows}, ensure_ascii=False, indent=1))
         return
 
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     by_name = {s.name: s for s in sigmas}
     console = Console()
     wide = console.width >= 130  # the formula needs the room; --json always has it
-    table = Table(title=f"Activations under a Gaussian: σ({gain:g}·x), x ~ N(0, 1)")
+    title = f"Activations under a Gaussian: σ({gain:g}·x), x ~ N(0, 1)"
+    table = Table(title=title, box=box.SIMPLE_HEAD)
     for column in ("name", "β", "c₀", "scale", "at −∞", "at +∞", "Lipschitz"):
         table.add_column(
             column, justify="left" if column in ("name", "at −∞", "at +∞") else "right", no_wrap=True
@@ -83,10 +85,11 @@ def activations(
         table.add_column("formula", no_wrap=True)
     for row in rows:
         sigma = by_name[row["name"]]
+        growth, constant = sigma.growth, sigma.lipschitz
         table.add_row(
             row["name"], f"{row['beta']:.6f}", f"{row['offset']:.4f}", f"{row['scale']:.4f}",
-            _tail(sigma.growth.left) if sigma.growth else "?", _tail(sigma.growth.right) if sigma.growth else "?",
-            "?" if sigma.lipschitz is None else "none" if sigma.lipschitz == float("inf") else f"{sigma.lipschitz:.4g}",
+            _tail(growth.left) if growth else "?", _tail(growth.right) if growth else "?",
+            "?" if constant is None else "none" if constant == float("inf") else f"{constant:.4g}",
             *([sigma.formula] if wide else []),
         )  # fmt: skip
     console.print(table)
