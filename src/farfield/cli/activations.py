@@ -77,7 +77,7 @@ def activations(
     wide = console.width >= 130  # the formula needs the room; --json always has it
     title = f"Activations under a Gaussian: σ({gain:g}·x), x ~ N(0, 1)"
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for column in ("name", "β", "c₀", "scale", "at −∞", "at +∞", "Lipschitz"):
+    for column in ("name", "β", "c₀", "scale", "at −∞", "at +∞", "Lip."):
         table.add_column(
             column, justify="left" if column in ("name", "at −∞", "at +∞") else "right", no_wrap=True
         )
