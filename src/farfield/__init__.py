@@ -36,7 +36,7 @@ _LAZY = {
     "isometry_gap": "farfield.geometry:isometry_gap",
 }
 
-__all__ = sorted(_LAZY)  # noqa: PLE0605
+__all__ = sorted(_LAZY)
 
 
 def __getattr__(name: str) -> Any:

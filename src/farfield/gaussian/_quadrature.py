@@ -1,0 +1,232 @@
+"""Expectations under a Gaussian by composite Gauss–Legendre, split at kinks and refined where needed.
+
+Gauss–Hermite is the textbook rule and the wrong one here: with 200 nodes it is 1.5e-3 off for ReLU, because
+its accuracy rests on the integrand being analytic on the whole line. Between kinks every activation *is*
+analytic, so panels that end at the kinks converge geometrically.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farfield._typing import Float
+from farfield.errors import InvalidValueError, PrecisionError
+
+__all__ = ["Expectation", "adaptive_panels", "gaussian_expectation", "legendre_rule"]
+
+_REACH = 38  # exp(−38²/2) is the smallest normal double, near enough
+_NODES = 20
+_MAX_BISECTIONS = 60
+_MAX_PANELS = 200_000
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """An integral with what is known of its error.
+
+    Parameters
+    ----------
+    value
+        E f(√q·z), one entry per row of f.
+    error
+        Estimate of the absolute error: refinement differences plus rounding.
+    magnitude
+        E |f(√q·z)|, the scale against which ``error`` should be read.
+    evaluations
+        How many points f was evaluated at.
+    """
+
+    value: Tensor
+    error: Tensor
+    magnitude: Tensor
+    evaluations: int
+
+
+@functools.cache
+def legendre_rule(nodes: int) -> tuple[Tensor, Tensor]:
+    """Gauss–Legendre nodes and weights on [0, 1], float64."""
+    x, w = np.polynomial.legendre.leggauss(nodes)
+    return torch.from_numpy((x + 1.0) / 2.0), torch.from_numpy(w / 2.0)
+
+
+def sorted_unique(x: Tensor) -> Tensor:
+    """The distinct entries of x in increasing order."""
+    distinct: Tensor = torch.sort(x).values.unique_consecutive()
+    return distinct
+
+
+def _panel_sums(f: Callable[[Tensor], Tensor], left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    nodes, weights = legendre_rule(_NODES)
+    width = right - left
+    z = left[:, None] + width[:, None] * nodes
+    values = f(z.reshape(-1)).reshape(-1, *z.shape)
+    scaled = weights * width[:, None]
+    return (values * scaled).sum(-1), (values.abs() * scaled).sum(-1)
+
+
+def adaptive_panels(
+    f: Callable[[Tensor], Tensor], edges: Tensor, *, tolerance: float = 1e-15
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Integrate f over [edges[0], edges[-1]], bisecting every panel until each rule agrees with its halves.
+
+    Parameters
+    ----------
+    f
+        Maps points of shape (p,) to values of shape (p,) or (rows, p), all rows refined together.
+    edges
+        Sorted panel ends, float64, shape (k,).
+    tolerance
+        A panel is accepted once its rule and the sum over its halves differ by at most this times
+        the integral of |f|, in every row.
+
+    Returns
+    -------
+    value, error, magnitude
+        Each of shape (rows,).
+    edges
+        The refined partition.
+    evaluations
+        Number of points used.
+    """
+
+    def rows(z: Tensor) -> Tensor:
+        values = f(z)
+        return values.reshape(1, -1) if values.dim() == 1 else values
+
+    keep = edges[1:] > edges[:-1]
+    left, right = edges[:-1][keep], edges[1:][keep]
+    whole, magnitude = _panel_sums(rows, left, right)
+    evaluations = left.numel() * _NODES
+    total = magnitude.sum(-1)
+    value = torch.zeros(whole.shape[0], dtype=torch.float64)
+    error = torch.zeros_like(value)
+    accepted: list[Tensor] = []
+    for _ in range(_MAX_BISECTIONS):
+        middle = (left + right) / 2
+        halves = torch.stack([left, middle, middle, right], -1).reshape(-1, 2)
+        sums, magnitudes = _panel_sums(rows, halves[:, 0], halves[:, 1])
+        evaluations += halves.shape[0] * _NODES
+        paired = sums.reshape(sums.shape[0], -1, 2).sum(-1)
+        difference = (paired - whole).abs()
+        fine = (difference <= tolerance * total[:, None]).all(0)
+        value += paired[:, fine].sum(-1)
+        error += difference[:, fine].sum(-1)
+        accepted.append(left[fine])
+        accepted.append(middle[fine])
+        if bool(fine.all()):
+            break
+        rest = ~fine
+        total = total + (
+            magnitudes.reshape(magnitudes.shape[0], -1, 2).sum(-1)[:, rest] - magnitude[:, rest]
+        ).sum(-1).clamp(min=0)
+        pick = rest.repeat_interleave(2)
+        left, right = halves[pick, 0], halves[pick, 1]
+        whole, magnitude = sums[:, pick], magnitudes[:, pick]
+        if left.numel() > _MAX_PANELS:
+            value += whole.sum(-1)
+            error += difference[:, rest].sum(-1)
+            accepted.append(left)
+            break
+    else:
+        # What is left are panels of width 2^-60 around a singularity: their size bounds the error.
+        value += whole.sum(-1)
+        error += magnitude.sum(-1)
+        accepted.append(left)
+    refined = sorted_unique(torch.cat([*accepted, edges[-1:]]))
+    rounding = 4 * torch.finfo(torch.float64).eps * total
+    return value, error + rounding, total, refined, evaluations
+
+
+def standard_edges(f: Callable[[Tensor], Tensor], kinks: Iterable[float]) -> Tensor:
+    """Panel ends on the z-axis: whole numbers as far out as the integrand is finite, and the kinks."""
+    reach = torch.arange(1, _REACH + 1, dtype=torch.float64)
+    ends = torch.cat([-reach.flip(0), reach])
+    finite = torch.isfinite(f(ends).reshape(-1, ends.numel())).all(0)
+    right = int(finite[_REACH:].long().cumprod(0).sum())
+    left = int(finite[:_REACH].flip(0).long().cumprod(0).sum())
+    if min(left, right) < 1:
+        raise PrecisionError(
+            "The integrand is not finite near the origin, so its Gaussian expectation is not either. "
+            "Check the function at -1, 0 and 1."
+        )
+    inside = [k for k in kinks if -left < k < right]
+    whole = torch.arange(-left, right + 1, dtype=torch.float64)
+    return sorted_unique(torch.cat([whole, torch.tensor(inside, dtype=torch.float64)]))
+
+
+def gaussian_expectation(
+    function: Callable[[Tensor], Tensor],
+    *,
+    variance: float = 1.0,
+    kinks: Iterable[float] = (),
+    tolerance: float = 1e-15,
+) -> Expectation:
+    r"""E f(x) for x ~ N(0, q), with an error estimate.
+
+    .. math:: \mathbb{E} f(x) = \int f(\sqrt q\, z)\, \varphi(z)\, dz
+
+    Panels of Gauss–Legendre nodes end at the kinks and are bisected until every panel agrees with its two
+    halves. With the kinks given, the result is exact to rounding (relative to E|f|) for functions analytic
+    between them; without them it still converges, at more evaluations.
+
+    Parameters
+    ----------
+    function
+        Maps points of shape (p,), float64, to (p,) or to (rows, p): several integrals share one partition.
+    variance
+        q ≥ 0. Zero means evaluation at the origin.
+    kinks
+        Points of the x-axis at which f is not analytic.
+    tolerance
+        Largest difference, relative to E|f|, at which a panel counts as converged.
+
+    Returns
+    -------
+    Expectation
+        Value, error estimate, E|f| and the number of evaluations.
+
+    Raises
+    ------
+    PrecisionError
+        If the integrand still matters where it stops being finite.
+
+    Examples
+    --------
+    >>> import math, torch
+    >>> second = gaussian_expectation(lambda x: torch.relu(x) ** 2, kinks=[0.0])
+    >>> abs(float(second.value) - 0.5) < 1e-15
+    True
+    """
+    if not (math.isfinite(variance) and variance >= 0):
+        raise InvalidValueError(f"A variance is a finite number >= 0, got {variance!r}.")
+    if variance == 0.0:
+        at_zero = function(torch.zeros(1, dtype=torch.float64)).reshape(-1)
+        return Expectation(at_zero, torch.zeros_like(at_zero), at_zero.abs(), 1)
+    scale = math.sqrt(variance)
+    constant = 1.0 / math.sqrt(2.0 * math.pi)
+
+    def weighted(z: Tensor) -> Tensor:
+        return function(scale * z) * (constant * torch.exp(-0.5 * z * z))
+
+    edges = standard_edges(weighted, [k / scale for k in kinks])
+    value, error, magnitude, _, evaluations = adaptive_panels(weighted, edges, tolerance=tolerance)
+    rim = weighted(edges[[0, -1]]).reshape(-1, 2).abs().sum(-1)
+    if bool((rim > 1e-13 * magnitude).any()) and bool((rim > 0).any()):
+        raise PrecisionError(
+            f"The integrand overflows at z = {float(edges[0]):g} or {float(edges[-1]):g} before its Gaussian "
+            f"weight makes it negligible (variance {variance:g}). Use a smaller variance or gain, or rescale "
+            "the function."
+        )
+    return Expectation(value, error, magnitude, evaluations)
+
+
+def flat_panels(f: Callable[[Tensor], Tensor], edges: Float[Tensor, " k"]) -> Tensor:
+    """The refined partition for f with weight one: dense where f is not smooth, wherever that is."""
+    return adaptive_panels(f, edges, tolerance=1e-14)[3]

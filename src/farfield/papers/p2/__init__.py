@@ -1,0 +1,5 @@
+"""P2: activation and normalisation drive Gram matrices to the identity, at initialisation.
+
+Holds: one module per figure or table that needs no training. May import: everything below papers.
+Never: reads data.
+"""
