@@ -1,0 +1,28 @@
+"""Rules with stable codes over what growth and geometry find in a model.
+
+Holds: the rules FF001…, the audit that runs them, ``assert_bounded``. May import: growth, graph, geometry,
+gaussian, errors, _typing. Never: renders; its result is plain data.
+"""
+
+from __future__ import annotations
+
+from farfield.audit._assert import assert_bounded
+from farfield.audit._audit import audit
+from farfield.audit._context import Context
+from farfield.audit._result import Audit, Finding, Outcome, Place, RuleResult, Severity
+from farfield.audit.rules import Rule, rule, rule_codes
+
+__all__ = [
+    "Audit",
+    "Context",
+    "Finding",
+    "Outcome",
+    "Place",
+    "Rule",
+    "RuleResult",
+    "Severity",
+    "assert_bounded",
+    "audit",
+    "rule",
+    "rule_codes",
+]

@@ -1,0 +1,49 @@
+"""One line for a test suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from farfield.audit._audit import audit
+from farfield.audit._result import Audit
+from farfield.growth import Status
+
+__all__ = ["assert_bounded"]
+
+
+def assert_bounded(model: nn.Module, example_inputs: Any, *, allow_unknown: bool = False) -> Audit:
+    """Raise AssertionError unless every output of the model is proved bounded on all of Rⁿ.
+
+    The message names the escape path, the slope, and the place where one norm would close it.
+
+    Parameters
+    ----------
+    model, example_inputs
+        As for :func:`farfield.audit.audit`.
+    allow_unknown
+        Let UNKNOWN pass; by default only a proof does.
+
+    Returns
+    -------
+    Audit
+        The audit, for further assertions.
+
+    Examples
+    --------
+    >>> import torch
+    >>> _ = assert_bounded(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 1)), torch.zeros(1, 4))
+    """
+    result = audit(model, example_inputs, rays=0)
+    if result.verdict is Status.BOUNDED or (allow_unknown and result.verdict is Status.UNKNOWN):
+        return result
+    lines = [f"The model is not proved bounded: {result.verdict.name}."]
+    for verdict in result.report.verdicts:
+        if verdict.input is None and verdict.status is not Status.BOUNDED:
+            lines.append(f"  {verdict}")
+            lines += [f"  escape path: {path}" for path in verdict.paths[:1]]
+            if verdict.cut is not None and verdict.cut.labels:
+                lines.append(f"  a norm after {verdict.cut} would bound it")
+    lines += [f"  {f.code}: {f.message}" for f in result.findings if f.severity != "note"]
+    raise AssertionError("\n".join(lines))

@@ -1,0 +1,190 @@
+"""What an audit returns: a verdict, one result per rule, and everything a report draws, as plain data."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor
+
+from farfield.growth import GrowthReport, Status, Witness
+
+__all__ = ["Audit", "Finding", "Outcome", "Place", "RuleResult", "Severity", "plain"]
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+
+
+class Outcome(enum.StrEnum):
+    """What a rule found. *Not applicable* and *unknown* are results, not silence."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the model: module path, source line where known, node of the program."""
+
+    module_path: str = ""
+    module_type: str = ""
+    source: str | None = None
+    node: str = ""
+
+    def __str__(self) -> str:
+        where = self.module_path or self.node or "the model"
+        kind = f" ({self.module_type})" if self.module_type and self.module_path else ""
+        return f"{where}{kind}" + (f" at {self.source}" if self.source else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a rule found: what, where, why one may believe it, and what to do.
+
+    Parameters
+    ----------
+    code
+        Stable: ``FF001`` …
+    severity
+        ``error`` (a guarantee is absent), ``warning`` (it is there, and something is wrong) or ``note``.
+    message
+        What was found, one or two sentences.
+    place
+        Where.
+    action
+        What to do next.
+    evidence
+        Numbers and names behind it, plain data.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    place: Place
+    action: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """A rule's outcome, its findings and, where it did not fire, why not."""
+
+    code: str
+    title: str
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of :func:`farfield.audit.audit`.
+
+    Parameters
+    ----------
+    verdict
+        ``BOUNDED``, ``UNBOUNDED`` or ``UNKNOWN`` over all outputs and all inputs at once. Bounded is not correct:
+        nothing is said about accuracy anywhere.
+    results
+        One per rule, in order of code.
+    report
+        The growth analysis behind it: verdict per output and input, every node's growth.
+    rays
+        The model evaluated along rays, for a plot.
+    subject
+        What was audited: name, class, number of parameters, inputs, outputs, how it was captured.
+    provenance
+        Versions, commit, settings.
+    """
+
+    verdict: Status
+    results: tuple[RuleResult, ...]
+    report: GrowthReport = field(repr=False)
+    rays: Mapping[str, Any] = field(repr=False)
+    subject: Mapping[str, Any] = field(repr=False)
+    provenance: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the rules that fired found, gravest first."""
+        order = {"error": 0, "warning": 1, "note": 2}
+        found = [f for r in self.results for f in r.findings]
+        return tuple(sorted(found, key=lambda f: (order[f.severity], f.code)))
+
+    @property
+    def witness(self) -> Witness | None:
+        """The direction and slope that prove UNBOUNDED, if it is."""
+        return self.report.witness
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict.name}: {self.subject['name']}"]
+        lines += [f"{f.code} {f.severity}: {f.message} [{f.place}]" for f in self.findings]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, HTML, SARIF and the terminal."""
+        return {
+            "verdict": self.verdict.name,
+            "subject": plain(self.subject),
+            "findings": [plain(f) for f in self.findings],
+            "rules": [
+                {
+                    "code": r.code,
+                    "title": r.title,
+                    "outcome": r.outcome.value,
+                    "reason": r.reason,
+                    "findings": len(r.findings),
+                }
+                for r in self.results
+            ],
+            "growth": self.report.to_dict(),
+            "graph": _graph(self.report),
+            "rays": plain(self.rays),
+            "provenance": plain(self.provenance),
+        }
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, enums, tensors and mappings as JSON takes them; non-finite numbers as text."""
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, enum.Enum):
+        return value.value
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _graph(report: GrowthReport) -> dict[str, Any]:
+    """Nodes that depend on an input, with their growth; constants are left out."""
+    program, table = report.program, report.analysis
+    nodes = [
+        n for n in program.nodes if n.role != "constant" and not (n.role == "operation" and not n.operands)
+    ]
+    names = {n.name for n in nodes}
+    return {
+        "nodes": [
+            {
+                "name": n.name,
+                "op": n.op,
+                "role": n.role,
+                "module_path": n.module_path,
+                "module_type": n.module_type,
+                "shape": [str(d) for d in n.shape],
+                "source": n.source,
+                "growth": table.growth(n.name).kind.value,
+            }
+            for n in nodes
+        ],
+        "edges": [[a, n.name] for n in nodes for a in dict.fromkeys(n.operands) if a in names],
+    }

@@ -1,0 +1,86 @@
+"""FF002: a norm is there, and a path goes round it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from farfield.audit._context import Context
+from farfield.audit._result import Finding, Outcome
+from farfield.audit.rules import Rule, Verdict
+
+__all__ = ["RULE"]
+
+
+class Residual(nn.Module):
+    """A pre-norm residual block, with or without the final norm that closes its skip path."""
+
+    def __init__(self, final: bool) -> None:
+        super().__init__()
+        self.embed, self.norm, self.mix = nn.Linear(6, 16), nn.LayerNorm(16), nn.Linear(16, 16)
+        self.final = nn.LayerNorm(16) if final else nn.Identity()
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (n, 6) → (n, 1)."""
+        h = self.embed(x)
+        h = h + torch.relu(self.mix(self.norm(h)))
+        out: Tensor = self.head(self.final(h))
+        return out
+
+
+def check(context: Context) -> Verdict:
+    """Fires for every escape path that bypasses a norm standing between the same input and output."""
+    if not context.norms:
+        return Outcome.NOT_APPLICABLE, (), "the program has no norm to bypass"
+    findings = []
+    for verdict in context.escaping:
+        path = next((p for p in verdict.paths if p.bypassed), None)
+        if path is None:
+            continue
+        cut = verdict.cut
+        where = f" after {cut}" if cut is not None and cut.labels else " where the paths join"
+        findings.append(
+            Finding(
+                "FF002",
+                "error",
+                f"{path}: the norm is on one way from input to output, and this other way has none.",
+                context.place(_joint(context, path.nodes)),
+                f"Add a norm{where} (a final norm, or normalise before concatenating).",
+                {
+                    "path": list(path.labels),
+                    "bypassed": list(path.bypassed),
+                    "cut": list(cut.labels) if cut else [],
+                },
+            )
+        )
+    if findings:
+        return Outcome.FAILED, findings, ""
+    if context.escaping:
+        return Outcome.PASSED, (), "the growth that remains does not go round a norm"
+    return Outcome.PASSED, (), "every path from input to output is cut"
+
+
+def _joint(context: Context, nodes: tuple[str, ...]) -> str:
+    """The node of the path where it meets the way through the norm: the first with an operand off the path."""
+    on_path = set(nodes)
+    program = context.program
+    for name in nodes[1:]:
+        node = program.node(name)
+        others = [o for o in node.operands if o not in on_path and program.node(o).role == "operation"]
+        if others:
+            return name
+    return nodes[-1]
+
+
+def triggers() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A pre-norm residual network without a final norm."""
+    return Residual(final=False), (torch.zeros(1, 6),)
+
+
+def passes() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The same with its final norm."""
+    return Residual(final=True), (torch.zeros(1, 6),)
+
+
+RULE = Rule("FF002", "an escape path bypasses a norm", check, triggers, passes)
