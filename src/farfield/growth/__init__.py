@@ -1,4 +1,68 @@
-"""How a network grows far from everything."""
+"""What each node of a model does as ‖x‖ → ∞: verdicts, escape paths, horizons.
+
+Holds: sided growth rates and their rules, escape paths and cuts, jets at infinity and the horizon, witnesses of
+unboundedness, verdicts. May import: graph, gaussian, errors, _typing. Never: promises a number for every
+input (that is certify's), renders a report, or changes a model.
+"""
+
+from __future__ import annotations
+
 from farfield.growth import rules as _rules
-from farfield.growth._analysis import analyse_growth
-from farfield.growth._horizon import horizon, Horizon
+from farfield.growth._analysis import Analysis, analyse_growth
+from farfield.growth._extent import Extent, Reason
+from farfield.growth._growth import Growth, Kind
+from farfield.growth._horizon import Horizon, horizon
+from farfield.growth._jet import Jet
+from farfield.growth._paths import (
+    BOUNDING_NORMS,
+    Cut,
+    EscapePath,
+    bounding_cut,
+    escape_path,
+    escape_paths,
+    insertion_cut,
+)
+from farfield.growth._rate import Rate
+from farfield.growth._registry import (
+    Site,
+    growth_rule_names,
+    register_growth_rule,
+    unregister_growth_rule,
+)
+from farfield.growth._step import Step, jet_rule_names, register_jet_rule
+from farfield.growth._verdict import GrowthReport, Status, Verdict, analyse
+from farfield.growth._witness import Evidence, Witness, find_witness
+
+__all__ = [
+    "BOUNDING_NORMS",
+    "Analysis",
+    "Cut",
+    "EscapePath",
+    "Evidence",
+    "Extent",
+    "Growth",
+    "GrowthReport",
+    "Horizon",
+    "Jet",
+    "Kind",
+    "Rate",
+    "Reason",
+    "Site",
+    "Status",
+    "Step",
+    "Verdict",
+    "Witness",
+    "analyse",
+    "analyse_growth",
+    "bounding_cut",
+    "escape_path",
+    "escape_paths",
+    "find_witness",
+    "growth_rule_names",
+    "horizon",
+    "insertion_cut",
+    "jet_rule_names",
+    "register_growth_rule",
+    "register_jet_rule",
+    "unregister_growth_rule",
+]

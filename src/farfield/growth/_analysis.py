@@ -23,9 +23,55 @@ INF = math.inf
 GAP_SIZE = 1_000_000
 """Constants up to this many entries have their distance from 0 measured."""
 COMPLEX_OPERATORS = frozenset(
-    "identity reshape permute expand repeat squeeze unsqueeze flip roll cat stack split chunk unbind getitem slice "
-    "select diagonal index index_select gather slice_scatter select_scatter index_put copy cast full pad add sub mul neg "
-    "abs norm matmul sum mean real imag conj angle view_as_real fft_fft fft_ifft fft_irfft where masked_fill".split()
+    [
+        "identity",
+        "reshape",
+        "permute",
+        "expand",
+        "repeat",
+        "squeeze",
+        "unsqueeze",
+        "flip",
+        "roll",
+        "cat",
+        "stack",
+        "split",
+        "chunk",
+        "unbind",
+        "getitem",
+        "slice",
+        "select",
+        "diagonal",
+        "index",
+        "index_select",
+        "gather",
+        "slice_scatter",
+        "select_scatter",
+        "index_put",
+        "copy",
+        "cast",
+        "full",
+        "pad",
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "abs",
+        "norm",
+        "matmul",
+        "sum",
+        "mean",
+        "real",
+        "imag",
+        "conj",
+        "angle",
+        "view_as_real",
+        "fft_fft",
+        "fft_ifft",
+        "fft_irfft",
+        "where",
+        "masked_fill",
+    ]
 )
 """Operators whose rule also holds for complex tensors, as a claim about both parts."""
 
@@ -147,7 +193,7 @@ def apply_rule(program: Program, node: Node, table: Mapping[str, Claim]) -> Clai
         return undefined(node.name, f"the growth rule of {node.op!r} does not cover complex numbers", *flat)
     tensors = tuple(None if name is None else program.constants.get(name) for name in names)
     try:
-        return rule(Site(node, operands, tensors, producers))
+        return rule(Site(node, operands, tensors, producers, program.node))
     except Exception as error:
         # A rule that fails must not turn into a verdict: the node is unknown and says so.
         return undefined(node.name, f"the growth rule of {node.op!r} failed: {error}", *flat)
@@ -176,7 +222,9 @@ def _input_extent(spec: InputSpec, moving: bool) -> Extent:
     if spec.kind == "real":
         return Extent(LINEAR, LINEAR)
     said = "integers" if spec.kind == "integer" else "declared bounded"
-    return Extent(BOUNDED, BOUNDED).assuming(Reason(spec.name, f"input {spec.name!r} is bounded by nature ({said})"))
+    return Extent(BOUNDED, BOUNDED).assuming(
+        Reason(spec.name, f"input {spec.name!r} is bounded by nature ({said})")
+    )
 
 
 def constant_extent(tensor: Tensor, name: str) -> Extent:

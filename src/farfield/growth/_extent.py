@@ -159,7 +159,7 @@ def widened(value: float, *, up: bool) -> float:
 
 
 def _plus(a: float, b: float, *, up: bool) -> float:
-    """a + b on extended reals; a clash of infinities gives the end that claims nothing."""
+    """A + b on extended reals; a clash of infinities gives the end that claims nothing."""
     total = a + b
     if math.isnan(total):
         return INF if up else -INF
@@ -172,18 +172,20 @@ def negate(a: Extent) -> Extent:
 
 
 def add(a: Extent, b: Extent, node: str) -> Extent:
-    """v + w: each side takes the faster rate; opposite poles can meet as ∞ − ∞."""
+    """V + w: each side takes the faster rate; opposite poles can meet as ∞ − ∞."""
     value = Extent(
         max(a.lower, b.lower), max(a.upper, b.upper), _plus(a.lo, b.lo, up=False), _plus(a.hi, b.hi, up=True)
     )
     value = inherit(value, a, b)
     if (a.upper == SINGULAR and b.lower == SINGULAR) or (a.lower == SINGULAR and b.upper == SINGULAR):
-        return value.doubting(Reason(node, "both terms can be infinite with opposite signs: ∞ − ∞ is undefined"))
+        return value.doubting(
+            Reason(node, "both terms can be infinite with opposite signs: ∞ − ∞ is undefined")
+        )
     return value
 
 
 def shift(a: Extent, number: float) -> Extent:
-    """v + c for a finite number c."""
+    """V + c for a finite number c."""
     return replace(a, lo=_plus(a.lo, number, up=False), hi=_plus(a.hi, number, up=True), gap=0.0)
 
 
@@ -257,7 +259,7 @@ def multiply(a: Extent, b: Extent, node: str) -> Extent:
     value = inherit(Extent(low_rate, up_rate, lo, hi, gap), a, b)
     if SINGULAR in (a.rate, b.rate):
         other = b if a.rate == SINGULAR else a
-        if other.gap == 0.0 or SINGULAR == other.rate:
+        if other.gap == 0.0 or other.rate == SINGULAR:
             return value.doubting(Reason(node, "an infinite factor can meet a zero factor: 0·∞ is undefined"))
     return value
 

@@ -17,7 +17,7 @@ from farfield.errors import InvalidValueError
 from farfield.graph import InputSpec, Program, SymbolicSize, capture
 from farfield.growth._extent import Reason
 from farfield.growth._jet import MASKED, Jet, constant, ray
-from farfield.growth._leading import lead
+from farfield.growth._leading import join, lead
 from farfield.growth._rays import LOWEST, run_jets
 
 __all__ = ["Horizon", "horizon"]
@@ -82,8 +82,9 @@ def horizon(
     model
         A module, an exported program, a file holding one, or a captured :class:`farfield.graph.Program`.
     directions
-        Shape ``(m, *input shape)``, the model's batch axis running over directions. For several inputs a
-        sequence with one entry per input; ``None`` holds that input at its example.
+        Shape ``(m, *input shape)``, the model's batch axis running over directions; or one axis more, each direction
+        a whole input (slower, for models without a batch axis). For several inputs a sequence with one entry per input;
+        ``None`` holds that input at its example.
     example_inputs
         As for :func:`farfield.graph.capture`; needed for inputs that do not move. Rows are taken from it in turn.
     output
@@ -123,7 +124,9 @@ def _captured(model: Any, given: Sequence[Tensor | None], example_inputs: Any) -
     if isinstance(model, Program):
         return model
     if example_inputs is None and isinstance(model, nn.Module):
-        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        dtype = next(
+            (p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype()
+        )
         if any(u is None for u in given):
             raise InvalidValueError("An input without a direction needs example_inputs to be held at.")
         example_inputs = tuple(u.detach().to(dtype) for u in given if u is not None)
@@ -133,15 +136,16 @@ def _captured(model: Any, given: Sequence[Tensor | None], example_inputs: Any) -
 def follow(
     program: Program, directions: Sequence[Tensor | None], starts: Sequence[Tensor | None], output: int = 0
 ) -> tuple[Jet, tuple[Reason, ...]]:
-    """The jet of one output along every direction.
+    """The jet of one output along every direction; its first axis runs over the directions.
 
     Lower-order terms are followed only if, without them, some direction stays unresolved: a vanishing
     term times a growing one needs them.
     """
     found: list[Jet] = []
     notes: dict[Reason, None] = {}
-    for chunk in _chunks(program, directions, starts):
-        name = program.outputs[output]
+    name = program.outputs[output]
+    whole = takes_whole_inputs(program, directions)
+    for chunk in chunks(program, directions, starts):
         for lowest in (0.0, LOWEST):
             values, said = run_jets(program, chunk, lowest=lowest)
             jet = values[name]
@@ -150,21 +154,35 @@ def follow(
             if lowest == LOWEST or not bool(_unresolved(jet).any()):
                 break
         notes.update(dict.fromkeys(said))
+        if whole:
+            jet = Jet(
+                jet.powers, jet.values.unsqueeze(1), jet.errors.unsqueeze(1), jet.full_floor().unsqueeze(0)
+            )
         found.append(jet)
-    if len(found) == 1:
-        return found[0], tuple(notes)
     count = next(u.shape[0] for u in directions if u is not None)
-    return _joined(found, count), tuple(notes)
+    together = found[0] if len(found) == 1 else join(found, 0)
+    if together.ndim == 0 or together.shape[0] < count:
+        raise InvalidValueError(
+            f"Output {name!r} has no axis that runs over the {count} directions, so they cannot share one pass. Give each "
+            "direction as a whole input: shape (m, *input shape with its batch axis)."
+        )
+    if together.shape[0] > count:
+        together = Jet(
+            together.powers,
+            together.values[:, :count],
+            together.errors[:, :count],
+            together.full_floor()[:count],
+        )
+    return together, tuple(notes)
 
 
-def _joined(jets: list[Jet], count: int) -> Jet:
-    from farfield.growth._leading import join
+def takes_whole_inputs(program: Program, directions: Sequence[Tensor | None]) -> bool:
+    """Each direction is a whole input, with an axis more than the program's; else each is one row of a batch."""
+    pairs = zip(program.inputs, directions, strict=True)
+    return any(u is not None and u.ndim == len(spec.shape) + 1 for spec, u in pairs)
 
-    whole = join(jets, 0)
-    return Jet(whole.powers, whole.values[:, :count], whole.errors[:, :count], whole.full_floor()[:count])
 
-
-def _chunks(
+def chunks(
     program: Program, directions: Sequence[Tensor | None], starts: Sequence[Tensor | None]
 ) -> list[dict[str, Jet]]:
     """Input jets in batches of the size the program takes: all at once where its batch axis is dynamic."""
@@ -172,12 +190,24 @@ def _chunks(
     if not moving:
         raise InvalidValueError("At least one input needs a direction.")
     count = moving[0].shape[0]
+    if any(u.shape[0] != count for u in moving):
+        raise InvalidValueError(
+            f"Every input needs the same number of directions, got {[len(u) for u in moving]}."
+        )
+    if takes_whole_inputs(program, directions):
+        return [
+            {
+                spec.name: constant(_held(spec, start)) if u is None else ray(u[i])
+                for spec, u, start in zip(program.inputs, directions, starts, strict=True)
+            }
+            for i in range(count)
+        ]
     size = count
     for spec, u in zip(program.inputs, directions, strict=True):
         if u is not None and spec.shape and not isinstance(spec.shape[0], SymbolicSize):
             size = int(spec.shape[0])
     size = max(size, 1)
-    chunks = []
+    made = []
     for begin in range(0, count, size):
         chunk = {}
         for spec, u, start in zip(program.inputs, directions, starts, strict=True):
@@ -188,15 +218,19 @@ def _chunks(
                 if piece.shape[0] < size:
                     piece = torch.cat([piece, piece[-1:].expand(size - piece.shape[0], *piece.shape[1:])])
                 chunk[spec.name] = ray(piece)
-        chunks.append(chunk)
-    return chunks
+        made.append(chunk)
+    return made
+
+
+def _held(spec: InputSpec, start: Tensor | None) -> Tensor:
+    if start is None:
+        raise InvalidValueError(f"Input {spec.name!r} has no direction and needs an example to be held at.")
+    return start.detach()
 
 
 def _rows(spec: InputSpec, start: Tensor | None, size: int) -> Tensor:
     """An input that stands still, its rows repeated to the batch where the batch is dynamic."""
-    if start is None:
-        raise InvalidValueError(f"Input {spec.name!r} has no direction and needs an example to be held at.")
-    start = start.detach()
+    start = _held(spec, start)
     if not spec.shape or not isinstance(spec.shape[0], SymbolicSize) or start.shape[0] == size:
         return start
     return start[torch.arange(size) % start.shape[0]]
@@ -204,7 +238,10 @@ def _rows(spec: InputSpec, start: Tensor | None, size: int) -> Tensor:
 
 def _unresolved(jet: Jet) -> Tensor:
     first = lead(jet)
-    return ~((first.certain & (first.power > 0.0)) | (~(first.power > 0.0) & (jet.full_floor() <= 0.0) & (first.limit <= 0.0)))
+    return ~(
+        (first.certain & (first.power > 0.0))
+        | (~(first.power > 0.0) & (jet.full_floor() <= 0.0) & (first.limit <= 0.0))
+    )
 
 
 def read(jet: Jet, notes: tuple[Reason, ...] = ()) -> Horizon:

@@ -167,7 +167,7 @@ def constant(tensor: Tensor) -> Jet:
 
 
 def ray(direction: Tensor, base: Tensor | None = None) -> Jet:
-    """base + λ·direction, exactly."""
+    """Base + λ·direction, exactly."""
     direction = direction.to(torch.float64)
     parts = [direction] if base is None else [direction, base.to(torch.float64)]
     values = torch.stack(parts)
@@ -287,7 +287,7 @@ def scale(a: Jet, factor: float) -> Jet:
 
 
 def shift(a: Jet, number: float) -> Jet:
-    """v + c for a number c."""
+    """V + c for a number c."""
     if number == 0.0:
         return a
     return add(a, constant(torch.full((1,) * a.ndim, number, dtype=torch.float64, device=a.values.device)))

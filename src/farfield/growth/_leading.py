@@ -74,7 +74,7 @@ def lead(jet: Jet) -> Lead:
 
 
 def difference(a: Jet, b: Jet) -> Jet:
-    """a − b."""
+    """A − b."""
     return add(a, scale(b, -1.0))
 
 
@@ -129,7 +129,7 @@ def maximum_over(jet: Jet, dim: int) -> Jet:
 
 
 def gap_to_winner(jet: Jet, dim: int) -> tuple[Jet, Jet, Tensor]:
-    """v − max v along one axis, the maximum and its index; the winner's own gap is exactly 0, not a rounded one."""
+    """V − max v along one axis, the maximum and its index; the winner's own gap is exactly 0, not a rounded one."""
     best, index = winner_over(jet, dim)
     own = torch.zeros(jet.shape, dtype=torch.bool, device=index.device).scatter(dim, index, True)
     gap = difference(jet, best)

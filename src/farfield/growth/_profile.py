@@ -74,11 +74,11 @@ class Profile:
     homogeneous: bool = False
 
     def __call__(self, value: float) -> float:
-        """f at one number."""
+        """F at one number."""
         return float(self.function(torch.tensor(value, dtype=torch.float64)))
 
     def end(self, side: Literal["left", "right"]) -> float:
-        """lim f at one end of the line."""
+        """Lim f at one end of the line."""
         tail = self.left if side == "left" else self.right
         if tail.slope == 0.0:
             return tail.offset
@@ -262,12 +262,8 @@ _TABLE: dict[str, Callable[[Attributes], Profile]] = {
     "softshrink": _softshrink,
     "hardshrink": _hardshrink,
     "threshold": _threshold,
-    "abs": lambda a: Profile(
-        torch.abs, Tail(-1.0, 0.0), _IDENTITY, lo=0.0, shape="valley", homogeneous=True
-    ),
-    "sign": lambda a: Profile(
-        torch.sign, Tail(0.0, -1.0), Tail(0.0, 1.0), lo=-1.0, hi=1.0, jumps=(0.0,)
-    ),
+    "abs": lambda a: Profile(torch.abs, Tail(-1.0, 0.0), _IDENTITY, lo=0.0, shape="valley", homogeneous=True),
+    "sign": lambda a: Profile(torch.sign, Tail(0.0, -1.0), Tail(0.0, 1.0), lo=-1.0, hi=1.0, jumps=(0.0,)),
     "sin": lambda a: _oscillating(torch.sin),
     "cos": lambda a: _oscillating(torch.cos),
     "floor": lambda a: _rounding(torch.floor),

@@ -16,7 +16,17 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["BOUNDED", "CONSTANT", "EXPONENTIAL", "LINEAR", "LOGARITHMIC", "LOG_STEP", "SINGULAR", "Level", "Rate"]
+__all__ = [
+    "BOUNDED",
+    "CONSTANT",
+    "EXPONENTIAL",
+    "LINEAR",
+    "LOGARITHMIC",
+    "LOG_STEP",
+    "SINGULAR",
+    "Level",
+    "Rate",
+]
 
 LOG_STEP = 2.0**-20
 """log λ written as a power: monomials λ^p (log λ)^q are ordered like p + q·LOG_STEP while |q| < 2^19."""

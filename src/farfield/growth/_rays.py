@@ -167,4 +167,3 @@ def _last_uses(program: Program) -> dict[str, int]:
         for name in (*node.operands, node.name):
             last[name] = position
     return last
-

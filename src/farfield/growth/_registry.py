@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ __all__ = [
     "GrowthRule",
     "Site",
     "find_growth_rule",
+    "growth_rule",
     "growth_rule_names",
     "register_growth_rule",
     "unregister_growth_rule",
@@ -42,12 +43,15 @@ class Site:
         The value of each argument that is a constant of the program; ``None`` for the others.
     producers
         The nodes that compute the arguments; ``None`` where absent.
+    lookup
+        The node of a name, for rules that look further back.
     """
 
     node: Node
     operands: tuple[Claim | None, ...]
     tensors: tuple[Tensor | None, ...]
     producers: tuple[Node | None, ...]
+    lookup: Callable[[str], Node]
 
     @property
     def name(self) -> str:
@@ -95,6 +99,7 @@ class Site:
 
 
 GrowthRule: TypeAlias = Callable[[Site], Claim]
+_Rule = TypeVar("_Rule", bound=Callable[[Site], Any])
 
 _RULES: dict[str, GrowthRule] = {}
 
@@ -108,7 +113,9 @@ def number(value: Any) -> Extent:
         return Extent(CONSTANT, CONSTANT, lo=-size, hi=size, gap=size)
     value = float(value)
     if math.isnan(value):
-        raise InvalidValueError("A number among an operator's arguments is NaN: nothing can be said about it.")
+        raise InvalidValueError(
+            "A number among an operator's arguments is NaN: nothing can be said about it."
+        )
     return interval(value, value) if math.isfinite(value) else infinite(value)
 
 
@@ -129,35 +136,37 @@ def size_of(shape: tuple[Any, ...]) -> float:
     return total
 
 
-def register_growth_rule(op: str, rule: GrowthRule | None = None) -> Any:
+def register_growth_rule(op: str, rule: GrowthRule) -> GrowthRule:
     """Say how an operator grows; the last registration counts.
 
     The rule must be sound: what it returns has to hold for every value its operands may take according to their
-    extents. Use ``farfield.growth``'s functions on extents (``add``, ``multiply``, ``interval``, …), which are.
+    extents. Use the functions on extents (``add``, ``multiply``, ``interval``, …), which are.
 
     Parameters
     ----------
     op
         Name of a registered graph operator.
     rule
-        Takes a :class:`Site`, returns an :class:`Extent` (a tuple for several results). Without it, a decorator.
+        Takes a :class:`Site`, returns an :class:`Extent`, or a tuple of them for several results.
 
     Examples
     --------
-    >>> @register_growth_rule("example_squash")
-    ... def squash(site):
-    ...     return interval(-1.0, 1.0, *site.everything())
+    >>> squash = register_growth_rule("example_squash", lambda site: interval(-1.0, 1.0, *site.everything()))
     >>> unregister_growth_rule("example_squash")
     """
-    if rule is None:
-
-        def register(function: GrowthRule) -> GrowthRule:
-            _RULES[op] = function
-            return function
-
-        return register
     _RULES[op] = rule
     return rule
+
+
+def growth_rule(*ops: str) -> Callable[[_Rule], _Rule]:
+    """Decorator: the function is the rule of these operators."""
+
+    def register(rule: _Rule) -> _Rule:
+        for op in ops:
+            _RULES[op] = rule
+        return rule
+
+    return register
 
 
 def unregister_growth_rule(op: str) -> None:

@@ -105,9 +105,7 @@ def _power_at(jet: Jet, k: int, mask: Tensor, exponent: float, lowest: float) ->
     for q, value, error in zip(jet.powers[k + 1 :], jet.values[k + 1 :], jet.errors[k + 1 :], strict=True):
         tail = torch.where(mask, value, 0.0) / leading
         with torch.no_grad():
-            tail_error = (
-                torch.where(mask, error, 0.0) / leading.abs() + (relative + ROUNDING) * tail.abs()
-            )
+            tail_error = torch.where(mask, error, 0.0) / leading.abs() + (relative + ROUNDING) * tail.abs()
         terms[q - p] = (tail, tail_error)
     below = lowest - target
     series = constant(torch.ones_like(leading))
@@ -115,7 +113,9 @@ def _power_at(jet: Jet, k: int, mask: Tensor, exponent: float, lowest: float) ->
         delta = from_terms(terms, floor)
         term, factor = delta, exponent
         for n in range(1, ORDER + 1):
-            series = add(series, Jet(term.powers, factor * term.values, abs(factor) * term.errors, term.floor))
+            series = add(
+                series, Jet(term.powers, factor * term.values, abs(factor) * term.errors, term.floor)
+            )
             if term.powers[0] < below or factor == 0.0:
                 break
             if n == ORDER:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,16 @@ from farfield.errors import InvalidValueError
 from farfield.graph import Node, SymbolicSize, operator
 from farfield.growth._jet import Jet, constant
 
-__all__ = ["JetRule", "JetValue", "Step", "find_jet_rule", "jet_rule_names", "register_jet_rule", "resolved"]
+__all__ = [
+    "JetRule",
+    "JetValue",
+    "Step",
+    "find_jet_rule",
+    "jet_rule",
+    "jet_rule_names",
+    "register_jet_rule",
+    "resolved",
+]
 
 JetValue: TypeAlias = "Jet | tuple[Jet, ...]"
 
@@ -66,11 +75,12 @@ class Step:
 
 
 JetRule: TypeAlias = Callable[[Step], Any]
+_Rule = TypeVar("_Rule", bound=Callable[[Step], Any])
 
 _RULES: dict[str, JetRule] = {}
 
 
-def register_jet_rule(op: str, rule: JetRule | None = None) -> Any:
+def register_jet_rule(op: str, rule: JetRule) -> JetRule:
     """Say what an operator does at infinity; the last registration counts.
 
     Parameters
@@ -78,18 +88,21 @@ def register_jet_rule(op: str, rule: JetRule | None = None) -> Any:
     op
         Name of a registered graph operator.
     rule
-        Takes a :class:`Step`, returns a :class:`Jet` (a tuple for several results) whose floor is honest. Without
-        it, a decorator.
+        Takes a :class:`Step`, returns a :class:`Jet` (a tuple for several results) whose floor is honest.
     """
-    if rule is None:
-
-        def register(function: JetRule) -> JetRule:
-            _RULES[op] = function
-            return function
-
-        return register
     _RULES[op] = rule
     return rule
+
+
+def jet_rule(*ops: str) -> Callable[[_Rule], _Rule]:
+    """Decorator: the function is the rule of these operators."""
+
+    def register(rule: _Rule) -> _Rule:
+        for op in ops:
+            _RULES[op] = rule
+        return rule
+
+    return register
 
 
 def find_jet_rule(op: str) -> JetRule | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from farfield.growth._jet import Jet, add, constant, matmul, scale, select, unknown_like
-from farfield.growth._step import Step, register_jet_rule
+from farfield.growth._step import Step, jet_rule
 from farfield.growth.jets.linear import transposed
 from farfield.growth.jets.reduce import softmax_over
 
@@ -22,7 +22,7 @@ def _repeated(jet: Jet, heads: int) -> Jet:
     )
 
 
-@register_jet_rule("attention")
+@jet_rule("attention")
 def _attention(step: Step) -> Jet:
     query, key, value, a = step.jet(0), step.jet(1), step.jet(2), step.attributes
     if a.get("enable_gqa"):

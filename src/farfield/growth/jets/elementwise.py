@@ -12,7 +12,7 @@ from farfield.growth._jet import ABOVE, FLAT, Jet, add, constant, multiply, scal
 from farfield.growth._leading import Lead, difference, lead, maximum, minimum
 from farfield.growth._profile import Profile, Tail, profile, profile_names
 from farfield.growth._series import REAL_POWER, at_limit, exponential, logarithm, power
-from farfield.growth._step import Step, register_jet_rule
+from farfield.growth._step import Step, jet_rule, register_jet_rule
 
 __all__ = ["apply_profile", "settled", "whole_power"]
 
@@ -86,7 +86,7 @@ def _modulus(jet: Jet, lowest: float) -> Jet:
     return power(total, 0.5, lowest)
 
 
-@register_jet_rule("prelu")
+@jet_rule("prelu")
 def _prelu(step: Step) -> Jet:
     x, weight = step.jet(0), step.jet(1)
     if weight.ndim == 1 and weight.shape[0] > 1 and x.ndim > 2:
@@ -102,31 +102,31 @@ def _prelu(step: Step) -> Jet:
     return add(positive, multiply(scale(negative, -1.0), weight, step.lowest))
 
 
-@register_jet_rule("add")
+@jet_rule("add")
 def _add(step: Step) -> Jet:
     return add(
         step.operand(0, "input"), scale(step.operand(1, "other"), float(step.attributes.get("alpha", 1)))
     )
 
 
-@register_jet_rule("sub")
+@jet_rule("sub")
 def _sub(step: Step) -> Jet:
     return add(
         step.operand(0, "input"), scale(step.operand(1, "other"), -float(step.attributes.get("alpha", 1)))
     )
 
 
-@register_jet_rule("neg")
+@jet_rule("neg")
 def _neg(step: Step) -> Jet:
     return scale(step.jet(), -1.0)
 
 
-@register_jet_rule("mul")
+@jet_rule("mul")
 def _mul(step: Step) -> Jet:
     return multiply(step.operand(0, "input"), step.operand(1, "other"), step.lowest)
 
 
-@register_jet_rule("div")
+@jet_rule("div")
 def _div(step: Step) -> Jet:
     quotient = multiply(
         step.operand(0, "input"), power(step.operand(1, "other"), -1.0, step.lowest), step.lowest
@@ -137,7 +137,7 @@ def _div(step: Step) -> Jet:
     return quotient
 
 
-@register_jet_rule("pow")
+@jet_rule("pow")
 def _pow(step: Step) -> Jet:
     base, exponent = step.operand(0, "input"), step.operand(1, "exponent")
     if exponent.is_constant:
@@ -164,62 +164,62 @@ def _limit_of_pair(step: Step, a: Jet, b: Jet) -> Jet:
     return select(near, found, unknown_like(found))
 
 
-@register_jet_rule("square")
+@jet_rule("square")
 def _square(step: Step) -> Jet:
     return multiply(step.jet(), step.jet(), step.lowest)
 
 
-@register_jet_rule("sqrt")
+@jet_rule("sqrt")
 def _sqrt(step: Step) -> Jet:
     return power(step.jet(), 0.5, step.lowest)
 
 
-@register_jet_rule("rsqrt")
+@jet_rule("rsqrt")
 def _rsqrt(step: Step) -> Jet:
     return power(step.jet(), -0.5, step.lowest)
 
 
-@register_jet_rule("reciprocal")
+@jet_rule("reciprocal")
 def _reciprocal(step: Step) -> Jet:
     return power(step.jet(), -1.0, step.lowest)
 
 
-@register_jet_rule("exp")
+@jet_rule("exp")
 def _exp(step: Step) -> Jet:
     return exponential(step.jet())
 
 
-@register_jet_rule("exp2")
+@jet_rule("exp2")
 def _exp2(step: Step) -> Jet:
     return exponential(scale(step.jet(), math.log(2.0)))
 
 
-@register_jet_rule("expm1")
+@jet_rule("expm1")
 def _expm1(step: Step) -> Jet:
     return shift(exponential(step.jet()), -1.0)
 
 
-@register_jet_rule("log")
+@jet_rule("log")
 def _log(step: Step) -> Jet:
     return logarithm(step.jet(), step.lowest)
 
 
-@register_jet_rule("log1p")
+@jet_rule("log1p")
 def _log1p(step: Step) -> Jet:
     return logarithm(shift(step.jet(), 1.0), step.lowest)
 
 
-@register_jet_rule("log2")
+@jet_rule("log2")
 def _log2(step: Step) -> Jet:
     return scale(logarithm(step.jet(), step.lowest), 1.0 / math.log(2.0))
 
 
-@register_jet_rule("log10")
+@jet_rule("log10")
 def _log10(step: Step) -> Jet:
     return scale(logarithm(step.jet(), step.lowest), 1.0 / math.log(10.0))
 
 
-@register_jet_rule("asinh")
+@jet_rule("asinh")
 def _asinh(step: Step) -> Jet:
     jet = step.jet()
     first = lead(jet)
@@ -244,17 +244,17 @@ for _name in ("tan", "asin", "acos", "atanh", "acosh", "erfinv", "lgamma", "diga
     register_jet_rule(_name, _limit_only(getattr(torch, _name)))
 
 
-@register_jet_rule("maximum")
+@jet_rule("maximum")
 def _maximum(step: Step) -> Jet:
     return maximum(step.operand(0, "input"), step.operand(1, "other"))
 
 
-@register_jet_rule("minimum")
+@jet_rule("minimum")
 def _minimum(step: Step) -> Jet:
     return minimum(step.operand(0, "input"), step.operand(1, "other"))
 
 
-@register_jet_rule("clamp")
+@jet_rule("clamp")
 def _clamp(step: Step) -> Jet:
     result = step.jet()
     for index, attribute, limit in ((1, "min", maximum), (2, "max", minimum)):
@@ -263,19 +263,19 @@ def _clamp(step: Step) -> Jet:
     return result
 
 
-@register_jet_rule("lerp")
+@jet_rule("lerp")
 def _lerp(step: Step) -> Jet:
     start, end = step.jet(0), step.jet(1)
     return add(start, multiply(step.operand(2, "weight"), difference(end, start), step.lowest))
 
 
-@register_jet_rule("hypot")
+@jet_rule("hypot")
 def _hypot(step: Step) -> Jet:
     a, b = step.operand(0, "input"), step.operand(1, "other")
     return power(add(multiply(a, a, step.lowest), multiply(b, b, step.lowest)), 0.5, step.lowest)
 
 
-@register_jet_rule("atan2")
+@jet_rule("atan2")
 def _atan2(step: Step) -> Jet:
     a, b = step.operand(0, "input"), step.operand(1, "other")
     total = add(a, b)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from farfield.growth._jet import Jet, add, convolve, linear_map, matmul, product_floor, scale
 from farfield.growth._leading import spread_floor
-from farfield.growth._step import Step, register_jet_rule
+from farfield.growth._step import Step, jet_rule, register_jet_rule
 
 __all__ = ["matrix_product", "transposed"]
 
@@ -47,7 +47,7 @@ def _weight(jet: Jet) -> Tensor:
     return jet.values[0]
 
 
-@register_jet_rule("linear")
+@jet_rule("linear")
 def _linear(step: Step) -> Jet:
     x, weight = step.jet(0), step.jet(1)
     if weight.is_constant and x.ndim > 0:
@@ -64,12 +64,12 @@ def _linear(step: Step) -> Jet:
     return add(result, step.jet(2)) if step.present(2) else result
 
 
-@register_jet_rule("matmul")
+@jet_rule("matmul")
 def _matmul(step: Step) -> Jet:
     return matrix_product(step.jet(0), step.jet(1), step.lowest)
 
 
-@register_jet_rule("addmm")
+@jet_rule("addmm")
 def _addmm(step: Step) -> Jet:
     product = matrix_product(step.jet(1), step.jet(2), step.lowest)
     bias = scale(step.jet(0), float(step.attributes.get("beta", 1)))
@@ -116,7 +116,9 @@ def _transform(step: Step) -> Jet:
     axes = tuple(step.attributes["dim"])
     values = torch.stack([step.compute(v) for v in x.values])
     with torch.no_grad():
-        size = (x.errors.square() + 2.0**-106 * x.values.abs().square()).sum([a + 1 for a in axes], keepdim=True)
+        size = (x.errors.square() + 2.0**-106 * x.values.abs().square()).sum(
+            [a + 1 for a in axes], keepdim=True
+        )
         if step.attributes.get("norm") != "backward" or step.node.op in ("fft_fft", "fft_rfft"):
             errors = size.sqrt()
         else:

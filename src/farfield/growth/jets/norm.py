@@ -16,7 +16,7 @@ from torch import Tensor
 from farfield.growth._jet import ABOVE, Jet, add, constant, multiply, scale, shift, unknown_like
 from farfield.growth._leading import difference, maximum
 from farfield.growth._series import power
-from farfield.growth._step import Step, register_jet_rule
+from farfield.growth._step import Step, jet_rule
 from farfield.growth.jets.reduce import mean_over, sum_over
 
 __all__ = ["confined", "normalised"]
@@ -53,7 +53,7 @@ def inverse_root(square: Jet, norm_eps: float, mode: str, lowest: float) -> Jet:
 
 
 def normalised(x: Jet, mean_square: Jet, norm_eps: float, mode: str, lowest: float) -> Jet:
-    """x divided by the stabilised root of a mean square, as a bounded jet."""
+    """X divided by the stabilised root of a mean square, as a bounded jet."""
     return confined(multiply(x, inverse_root(mean_square, norm_eps, mode, lowest - _reach(x)), lowest))
 
 
@@ -67,7 +67,9 @@ def _squares(jet: Jet, dims: tuple[int, ...], lowest: float) -> Jet:
     return sum_over(multiply(jet, jet, min(lowest, 0.0) - _reach(jet)), dims)
 
 
-def _affine(step: Step, value: Jet, weight: int | None, bias: int | None, shape: tuple[int, ...] | None) -> Jet:
+def _affine(
+    step: Step, value: Jet, weight: int | None, bias: int | None, shape: tuple[int, ...] | None
+) -> Jet:
     if weight is not None and step.present(weight):
         value = multiply(value, _shaped(step.jet(weight), shape), step.lowest)
     if bias is not None and step.present(bias):
@@ -92,7 +94,7 @@ def _channels(x: Jet) -> tuple[int, ...]:
     return (x.shape[1], *(1,) * (x.ndim - 2))
 
 
-@register_jet_rule("layer_norm")
+@jet_rule("layer_norm")
 def _layer_norm(step: Step) -> Jet:
     x, dims = step.jet(0), tuple(step.attributes["dim"])
     count = math.prod(x.shape[d] for d in dims)
@@ -105,7 +107,7 @@ def _layer_norm(step: Step) -> Jet:
     return _affine(step, normalised(centred, variance, norm_eps, mode, step.lowest), 1, 2, None)
 
 
-@register_jet_rule("rms_norm")
+@jet_rule("rms_norm")
 def _rms_norm(step: Step) -> Jet:
     x, dims = step.jet(0), tuple(step.attributes["dim"])
     count = math.prod(x.shape[d] for d in dims)
@@ -114,7 +116,7 @@ def _rms_norm(step: Step) -> Jet:
     return _affine(step, normalised(x, mean_square, norm_eps, mode, step.lowest), 1, None, None)
 
 
-@register_jet_rule("l2_normalize")
+@jet_rule("l2_normalize")
 def _l2_normalize(step: Step) -> Jet:
     x, dims = step.jet(0), tuple(step.attributes["dim"])
     norm_eps, mode = float(step.attributes["eps"]), step.attributes.get("eps_mode", "clamp")
@@ -123,7 +125,7 @@ def _l2_normalize(step: Step) -> Jet:
     return normalised(x, _squares(x, dims, step.lowest), norm_eps, mode, step.lowest)
 
 
-@register_jet_rule("group_norm")
+@jet_rule("group_norm")
 def _group_norm(step: Step) -> Jet:
     x, groups = step.jet(0), int(step.attributes["num_groups"])
     shape = tuple(x.shape)
@@ -134,7 +136,7 @@ def _group_norm(step: Step) -> Jet:
     return _affine(step, _shaped(value, shape), 1, 2, _channels(x))
 
 
-@register_jet_rule("instance_norm")
+@jet_rule("instance_norm")
 def _instance_norm(step: Step) -> Jet:
     if not step.attributes.get("use_input_stats", True):
         return _running(step)
@@ -147,7 +149,7 @@ def _instance_norm(step: Step) -> Jet:
     return _affine(step, value, 1, 2, _channels(x))
 
 
-@register_jet_rule("batch_norm")
+@jet_rule("batch_norm")
 def _batch_norm(step: Step) -> Jet:
     if step.attributes.get("training"):
         return unknown_like(step.jet(0))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from farfield.growth._jet import Jet, linear_map
 from farfield.growth._leading import maximum_over, spread_floor
-from farfield.growth._step import Step, register_jet_rule
+from farfield.growth._step import Step, jet_rule, register_jet_rule
 
 __all__: list[str] = []
 
@@ -41,20 +41,27 @@ def _windows(
     return place.clamp(0, size - 1), (place >= 0) & (place < size)
 
 
-@register_jet_rule("max_pool")
+@jet_rule("max_pool")
 def _max_pool(step: Step) -> Jet:
     x, a = step.jet(0), step.attributes
     spatial = a["spatial"]
     with torch.no_grad():
         shape = step.compute(x.values[0].detach()).shape[-spatial:]
     table = [
-        _windows(x.shape[x.ndim - spatial + i], a["kernel_size"][i], a["stride"][i], a["padding"][i], a["dilation"][i], n)
+        _windows(
+            x.shape[x.ndim - spatial + i],
+            a["kernel_size"][i],
+            a["stride"][i],
+            a["padding"][i],
+            a["dilation"][i],
+            n,
+        )
         for i, n in enumerate(shape)
     ]
     return _tournament(x, table, spatial)
 
 
-@register_jet_rule("adaptive_max_pool")
+@jet_rule("adaptive_max_pool")
 def _adaptive_max_pool(step: Step) -> Jet:
     x, spatial = step.jet(0), step.attributes["spatial"]
     with torch.no_grad():

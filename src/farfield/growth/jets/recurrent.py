@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-
 from farfield.growth._jet import Jet, add, multiply, scale, shift
 from farfield.growth._leading import join, take
 from farfield.growth._profile import profile
@@ -126,4 +125,3 @@ register_jet_rule("lstm", _run(_lstm_cell))
 register_jet_rule("gru", _run(_gru_cell))
 register_jet_rule("rnn_tanh", _run(_plain_cell("tanh")))
 register_jet_rule("rnn_relu", _run(_plain_cell("relu")))
-

@@ -11,7 +11,7 @@ from farfield.growth._jet import ABOVE, FLAT, Jet, add, constant, linear_map, mu
 from farfield.growth._leading import difference, gap_to_winner, lead, maximum_over, spread_floor, take
 from farfield.growth._profile import profile
 from farfield.growth._series import REAL_POWER, power
-from farfield.growth._step import Step, register_jet_rule
+from farfield.growth._step import Step, jet_rule, register_jet_rule
 from farfield.growth.jets.elementwise import apply_profile
 from farfield.growth.jets.shape import truth
 
@@ -25,7 +25,9 @@ def sum_over(jet: Jet, dims: tuple[int, ...], *, keepdim: bool = True) -> Jet:
     if not dims or jet.ndim == 0:
         return jet
     floor = jet.full_floor().amax(dims, keepdim=keepdim)
-    return linear_map(jet, lambda v: v.sum(dims, keepdim=keepdim), lambda v: v.sum(dims, keepdim=keepdim), floor)
+    return linear_map(
+        jet, lambda v: v.sum(dims, keepdim=keepdim), lambda v: v.sum(dims, keepdim=keepdim), floor
+    )
 
 
 def mean_over(jet: Jet, dims: tuple[int, ...], *, keepdim: bool = True) -> Jet:
@@ -50,17 +52,17 @@ def _squeezed(jet: Jet, dims: tuple[int, ...], keepdim: bool) -> Jet:
     )
 
 
-@register_jet_rule("sum")
+@jet_rule("sum")
 def _sum(step: Step) -> Jet:
     return sum_over(step.jet(), _axes(step), keepdim=step.attributes["keepdim"])
 
 
-@register_jet_rule("mean")
+@jet_rule("mean")
 def _mean(step: Step) -> Jet:
     return mean_over(step.jet(), _axes(step), keepdim=step.attributes["keepdim"])
 
 
-@register_jet_rule("var")
+@jet_rule("var")
 def _var(step: Step) -> Jet:
     jet, dims = step.jet(), _axes(step)
     count = math.prod(jet.shape[d] for d in dims)
@@ -72,12 +74,12 @@ def _var(step: Step) -> Jet:
     return _squeezed(scale(total, 1.0 / freedom), dims, step.attributes["keepdim"])
 
 
-@register_jet_rule("std")
+@jet_rule("std")
 def _std(step: Step) -> Jet:
     return power(_var(step), 0.5, step.lowest)
 
 
-@register_jet_rule("prod")
+@jet_rule("prod")
 def _prod(step: Step) -> Jet:
     jet, dims = step.jet(), _axes(step)
     for dim in dims if jet.ndim else ():
@@ -88,7 +90,7 @@ def _prod(step: Step) -> Jet:
     return _squeezed(jet, dims, step.attributes["keepdim"])
 
 
-@register_jet_rule("amax")
+@jet_rule("amax")
 def _amax(step: Step) -> Jet:
     jet, dims = step.jet(), _axes(step)
     for dim in dims if jet.ndim else ():
@@ -96,7 +98,7 @@ def _amax(step: Step) -> Jet:
     return _squeezed(jet, dims, step.attributes["keepdim"])
 
 
-@register_jet_rule("amin")
+@jet_rule("amin")
 def _amin(step: Step) -> Jet:
     jet, dims = scale(step.jet(), -1.0), _axes(step)
     for dim in dims if jet.ndim else ():
@@ -124,12 +126,12 @@ def _index(step: Step, jet: Jet) -> Jet:
     return truth(winner, doubt)
 
 
-@register_jet_rule("argmax")
+@jet_rule("argmax")
 def _argmax(step: Step) -> Jet:
     return _index(step, step.jet())
 
 
-@register_jet_rule("argmin")
+@jet_rule("argmin")
 def _argmin(step: Step) -> Jet:
     return _index(step, scale(step.jet(), -1.0))
 
@@ -172,7 +174,7 @@ def _weights(jet: Jet, dim: int) -> tuple[Tensor, Tensor, Tensor, Jet, Jet]:
 
 
 def _log_total(weights: Tensor, doubt: Tensor, floor: Tensor, dim: int) -> Jet:
-    """log Σ exp(v − max v), between 0 and log n whatever is in doubt."""
+    """Log Σ exp(v − max v), between 0 and log n whatever is in doubt."""
     total = weights.sum(dim, keepdim=True)
     return Jet(
         (0.0,),
@@ -183,7 +185,7 @@ def _log_total(weights: Tensor, doubt: Tensor, floor: Tensor, dim: int) -> Jet:
 
 
 def log_sum_exp(jet: Jet, dim: int) -> Jet:
-    """max v + log Σ exp(v − max v), the axis kept."""
+    """Max v + log Σ exp(v − max v), the axis kept."""
     weights, doubt, floor, _, largest = _weights(jet, dim)
     return add(largest, _log_total(weights, doubt, floor, dim))
 
@@ -194,7 +196,7 @@ def log_softmax_over(jet: Jet, dim: int) -> Jet:
     return difference(gap, _log_total(weights, doubt, floor, dim))
 
 
-@register_jet_rule("logsumexp")
+@jet_rule("logsumexp")
 def _logsumexp(step: Step) -> Jet:
     jet, dims = step.jet(), _axes(step)
     for dim in dims if jet.ndim else ():
@@ -202,17 +204,17 @@ def _logsumexp(step: Step) -> Jet:
     return _squeezed(jet, dims, step.attributes["keepdim"])
 
 
-@register_jet_rule("softmax")
+@jet_rule("softmax")
 def _softmax(step: Step) -> Jet:
     return softmax_over(step.jet(), step.attributes["dim"]) if step.jet().ndim else constant(torch.ones(()))
 
 
-@register_jet_rule("log_softmax")
+@jet_rule("log_softmax")
 def _log_softmax(step: Step) -> Jet:
     return log_softmax_over(step.jet(), step.attributes["dim"])
 
 
-@register_jet_rule("norm")
+@jet_rule("norm")
 def _norm(step: Step) -> Jet:
     jet, dims, order = step.jet(), _axes(step), float(step.attributes.get("ord", 2))
     if jet.values.is_complex():
@@ -231,7 +233,7 @@ def _norm(step: Step) -> Jet:
     return _squeezed(result, dims, step.attributes["keepdim"])
 
 
-@register_jet_rule("cumsum")
+@jet_rule("cumsum")
 def _cumsum(step: Step) -> Jet:
     jet, dim = step.jet(), step.attributes["dim"]
     return linear_map(
@@ -284,18 +286,20 @@ def _ordered(jet: Jet, dim: int, *, descending: bool) -> tuple[Jet, Tensor, Tens
     return arranged.raised(limit), order, doubt
 
 
-@register_jet_rule("sort")
+@jet_rule("sort")
 def _sort(step: Step) -> tuple[Jet, ...]:
-    arranged, order, doubt = _ordered(step.jet(), step.attributes["dim"], descending=step.attributes["descending"])
+    arranged, order, doubt = _ordered(
+        step.jet(), step.attributes["dim"], descending=step.attributes["descending"]
+    )
     return arranged, truth(order, doubt)
 
 
-@register_jet_rule("argsort")
+@jet_rule("argsort")
 def _argsort(step: Step) -> Jet:
     return _sort(step)[1]
 
 
-@register_jet_rule("topk")
+@jet_rule("topk")
 def _topk(step: Step) -> tuple[Jet, ...]:
     dim, count = step.attributes["dim"], step.attributes["k"]
     arranged, order, doubt = _ordered(step.jet(), dim, descending=step.attributes["largest"])
@@ -313,4 +317,3 @@ def _statistic(step: Step) -> tuple[Jet, ...]:
 
 for _name in ("kthvalue", "median"):
     register_jet_rule(_name, _statistic)
-

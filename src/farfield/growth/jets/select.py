@@ -10,7 +10,7 @@ from torch import Tensor
 
 from farfield.growth._jet import Jet
 from farfield.growth._leading import Lead, difference, lead
-from farfield.growth._step import JetValue, Step, register_jet_rule
+from farfield.growth._step import JetValue, Step, jet_rule, register_jet_rule
 from farfield.growth.jets.shape import choose, moved, truth
 
 __all__: list[str] = []
@@ -41,12 +41,12 @@ register_jet_rule("eq", _comparison(lambda sign: sign == 0))
 register_jet_rule("ne", _comparison(lambda sign: sign != 0))
 
 
-@register_jet_rule("where")
+@jet_rule("where")
 def _where(step: Step) -> Jet:
     return choose(step.jet(0), step.operand(1, "input"), step.operand(2, "other"))
 
 
-@register_jet_rule("masked_fill")
+@jet_rule("masked_fill")
 def _masked_fill(step: Step) -> Jet:
     return choose(step.jet(1), step.operand(2, "value"), step.jet(0))
 
@@ -72,10 +72,19 @@ def _logic(step: Step) -> Jet:
     return truth(step.compute(*tensors), doubt)
 
 
-for _name in "logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or bitwise_xor".split():
+for _name in [
+    "logical_not",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_not",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+]:
     register_jet_rule(_name, _logic)
 
 
-@register_jet_rule("nan_to_num")
+@jet_rule("nan_to_num")
 def _nan_to_num(step: Step) -> Jet:
     return step.jet(0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from farfield.growth._jet import ABOVE, Jet, aligned, select, unknown_like
 from farfield.growth._leading import lead
 from farfield.growth._profile import profile
-from farfield.growth._step import JetValue, Step, register_jet_rule
+from farfield.growth._step import JetValue, Step, jet_rule, register_jet_rule
 from farfield.growth.jets.elementwise import apply_profile
 
 __all__ = ["moved", "places"]
@@ -38,10 +38,27 @@ def _move(step: Step) -> JetValue:
     return moved(step, [step.jet(0)])
 
 
-for _name in (
-    "reshape permute expand repeat squeeze unsqueeze flip roll unfold pixel_shuffle pixel_unshuffle split chunk unbind "
-    "slice select diagonal identity item"
-).split():
+for _name in [
+    "reshape",
+    "permute",
+    "expand",
+    "repeat",
+    "squeeze",
+    "unsqueeze",
+    "flip",
+    "roll",
+    "unfold",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "split",
+    "chunk",
+    "unbind",
+    "slice",
+    "select",
+    "diagonal",
+    "identity",
+    "item",
+]:
     register_jet_rule(_name, _move)
 
 
@@ -53,7 +70,7 @@ for _name in ("cat", "stack", "slice_scatter", "select_scatter", "copy"):
     register_jet_rule(_name, _join)
 
 
-@register_jet_rule("getitem")
+@jet_rule("getitem")
 def _getitem(step: Step) -> JetValue:
     operand = step.operands[0]
     if isinstance(operand, tuple):
@@ -61,12 +78,12 @@ def _getitem(step: Step) -> JetValue:
     return moved(step, [step.jet(0)])
 
 
-@register_jet_rule("dropout")
+@jet_rule("dropout")
 def _dropout(step: Step) -> JetValue:
     return step.jet(0) if not step.attributes.get("train") else unknown_like(step.jet(0))
 
 
-@register_jet_rule("pad")
+@jet_rule("pad")
 def _pad(step: Step) -> Jet:
     jet, a = step.jet(0), step.attributes
     pad, mode, value = list(a["pad"]), a["mode"], float(a.get("value") or 0.0)
@@ -85,7 +102,7 @@ def _pad(step: Step) -> Jet:
     return Jet(powers, torch.stack(values), torch.stack(errors), floor)
 
 
-@register_jet_rule("cast")
+@jet_rule("cast")
 def _cast(step: Step) -> Jet:
     jet, dtype = step.jet(0), step.attributes["dtype"]
     if jet.values.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex):
@@ -129,7 +146,7 @@ for _name in ("index", "index_select", "gather", "take"):
     register_jet_rule(_name, _read)
 
 
-@register_jet_rule("embedding")
+@jet_rule("embedding")
 def _embedding(step: Step) -> Jet:
     index, table = step.jet(0), step.jet(1)
     place = index.at(0.0).long()
@@ -146,7 +163,7 @@ def _written(step: Step, jets: list[Jet], indices: list[Tensor | None], decided:
     return result if decided else unknown_like(result)
 
 
-@register_jet_rule("index_put")
+@jet_rule("index_put")
 def _index_put(step: Step) -> Jet:
     indices, decided = places(step, 2)
     if step.attributes.get("accumulate"):
@@ -154,7 +171,7 @@ def _index_put(step: Step) -> Jet:
     return _written(step, [step.jet(0), step.jet(1)], indices, decided)
 
 
-@register_jet_rule("scatter")
+@jet_rule("scatter")
 def _scatter(step: Step) -> Jet:
     indices, decided = places(step, 1)
     base = step.jet(0)
@@ -184,26 +201,26 @@ def _real_part(step: Step) -> Jet:
 register_jet_rule("real", _real_part)
 
 
-@register_jet_rule("imag")
+@jet_rule("imag")
 def _imag(step: Step) -> Jet:
     jet = step.jet()
     return Jet(jet.powers, jet.values.imag, jet.errors, jet.floor)
 
 
-@register_jet_rule("conj")
+@jet_rule("conj")
 def _conj(step: Step) -> Jet:
     jet = step.jet()
     return Jet(jet.powers, torch.conj_physical(jet.values), jet.errors, jet.floor)
 
 
-@register_jet_rule("complex")
+@jet_rule("complex")
 def _complex(step: Step) -> Jet:
     powers, [(real, er), (imag, ei)] = aligned([step.jet(0), step.jet(1)])
     floor = torch.maximum(*torch.broadcast_tensors(step.jet(0).floor, step.jet(1).floor))
     return Jet(powers, torch.complex(real, imag), torch.maximum(er, ei), floor)
 
 
-@register_jet_rule("view_as_real")
+@jet_rule("view_as_real")
 def _view_as_real(step: Step) -> Jet:
     jet = step.jet()
     values = torch.view_as_real(jet.values.resolve_conj())
@@ -215,7 +232,7 @@ def _view_as_real(step: Step) -> Jet:
     )
 
 
-@register_jet_rule("view_as_complex")
+@jet_rule("view_as_complex")
 def _view_as_complex(step: Step) -> Jet:
     jet = step.jet()
     return Jet(
@@ -244,4 +261,3 @@ def truth(values: Tensor, doubt: Tensor) -> Jet:
         torch.zeros((1, *values.shape), dtype=torch.float64, device=values.device),
         torch.where(doubt, ABOVE, -INF).to(torch.float64),
     )
-

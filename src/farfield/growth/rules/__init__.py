@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from farfield.growth.rules import (  # noqa: F401  imported for what they register; later files refine earlier ones
     activation,
-    transcendental,
     arithmetic,
-    linear,
-    norm,
-    reduce,
-    shape,
-    select,
     attention,
-    recurrent,
-    pool,
     create,
     fourier,
+    linear,
+    norm,
+    pool,
+    recurrent,
+    reduce,
+    select,
+    shape,
+    transcendental,
 )
 
 __all__: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from farfield.growth._extent import Extent, Reason, inherit, join, multiply, negate
 from farfield.growth._profile import Profile, profile, profile_names
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
-from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth._registry import Site, growth_rule, register_growth_rule
 
 __all__ = ["profiled"]
 
@@ -18,7 +18,10 @@ def profiled(shape: Profile, value: Extent, node: str) -> Extent:
     """
     least = CONSTANT if value.constant else BOUNDED
     upper = lower = least
-    for slope, rate, downwards in ((shape.right.slope, value.upper, False), (shape.left.slope, value.lower, True)):
+    for slope, rate, downwards in (
+        (shape.right.slope, value.upper, False),
+        (shape.left.slope, value.lower, True),
+    ):
         if slope == 0.0:
             continue
         if (slope > 0) is downwards:
@@ -41,11 +44,10 @@ for _name in profile_names():
         register_growth_rule(_name, _rule)
 
 
-@register_growth_rule("prelu")
+@growth_rule("prelu")
 def _prelu(site: Site) -> Extent:
     x = site.extent(0)
     positive = profiled(profile("relu", {}), x, site.name)
     negative = profiled(profile("relu", {}), negate(x), site.name)
     below = multiply(negate(negative), site.extent(1), site.name)
     return join(positive, below)
-

@@ -21,7 +21,7 @@ from farfield.growth._extent import (
     widened,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
-from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth._registry import Site, growth_rule
 from farfield.growth.rules.transcendental import exponential, logarithm, rooted
 
 __all__ = ["larger", "raised", "smaller", "symmetric"]
@@ -67,7 +67,10 @@ def raised(base: Extent, exponent: float, node: str) -> Extent:
         return inherit(Extent(BOUNDED, rate, widened(base.lo**exponent, up=False), hi), base)
     if exponent % 2 == 0:
         return _positive_power(square(base), exponent / 2)
-    positive, negative = _positive_power(_part(base), exponent), _positive_power(_part(negate(base)), exponent)
+    positive, negative = (
+        _positive_power(_part(base), exponent),
+        _positive_power(_part(negate(base)), exponent),
+    )
     value = Extent(
         negative.upper,
         positive.upper,
@@ -108,13 +111,13 @@ def _is_complex(site: Site) -> bool:
     return any(p is not None and p.dtype is not None and p.dtype.is_complex for p in site.producers)
 
 
-@register_growth_rule("add")
+@growth_rule("add")
 def _add(site: Site) -> Extent:
     other = scale(site.operand(1, "other"), float(site.attributes.get("alpha", 1)))
     return add(site.operand(0, "input"), other, site.name)
 
 
-@register_growth_rule("sub")
+@growth_rule("sub")
 def _sub(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
     if site.node.inputs[0] is not None and site.node.inputs[0] == site.node.inputs[1] and first.known:
@@ -123,7 +126,7 @@ def _sub(site: Site) -> Extent:
     return add(first, scale(other, -float(site.attributes.get("alpha", 1))), site.name)
 
 
-@register_growth_rule("mul")
+@growth_rule("mul")
 def _mul(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
     if _is_complex(site):
@@ -133,7 +136,7 @@ def _mul(site: Site) -> Extent:
     return multiply(first, other, site.name)
 
 
-@register_growth_rule("div")
+@growth_rule("div")
 def _div(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
     if _is_complex(site) and site.present(1):
@@ -144,7 +147,7 @@ def _div(site: Site) -> Extent:
     return value
 
 
-@register_growth_rule("pow")
+@growth_rule("pow")
 def _pow(site: Site) -> Extent:
     base, exponent = site.operand(0, "input"), site.operand(1, "exponent")
     if exponent.lo == exponent.hi:
@@ -153,20 +156,22 @@ def _pow(site: Site) -> Extent:
         return exponential(scale(exponent, math.log(base.lo)))
     if base.lo > 0.0:
         return exponential(multiply(exponent, logarithm(base, site.name), site.name))
-    return undefined(site.name, "a power whose base may be negative or zero and whose exponent moves", base, exponent)
+    return undefined(
+        site.name, "a power whose base may be negative or zero and whose exponent moves", base, exponent
+    )
 
 
-@register_growth_rule("maximum")
+@growth_rule("maximum")
 def _maximum(site: Site) -> Extent:
     return larger(site.operand(0, "input"), site.operand(1, "other"))
 
 
-@register_growth_rule("minimum")
+@growth_rule("minimum")
 def _minimum(site: Site) -> Extent:
     return smaller(site.operand(0, "input"), site.operand(1, "other"))
 
 
-@register_growth_rule("clamp")
+@growth_rule("clamp")
 def _clamp(site: Site) -> Extent:
     value = site.extent(0)
     for index, attribute, limit in ((1, "min", larger), (2, "max", smaller)):
@@ -175,17 +180,17 @@ def _clamp(site: Site) -> Extent:
     return value
 
 
-@register_growth_rule("atan2")
+@growth_rule("atan2")
 def _atan2(site: Site) -> Extent:
     return interval(-math.pi, math.pi, site.operand(0, "input"), site.operand(1, "other"))
 
 
-@register_growth_rule("fmod")
+@growth_rule("fmod")
 def _fmod(site: Site) -> Extent:
     return _modulo(site)
 
 
-@register_growth_rule("remainder")
+@growth_rule("remainder")
 def _remainder(site: Site) -> Extent:
     return _modulo(site)
 
@@ -202,13 +207,13 @@ def _modulo(site: Site) -> Extent:
     return inherit(Extent(rate, rate, -size, size), first, other)
 
 
-@register_growth_rule("hypot")
+@growth_rule("hypot")
 def _hypot(site: Site) -> Extent:
     total = add(square(site.operand(0, "input")), square(site.operand(1, "other")), site.name)
     return rooted(total, site.name)
 
 
-@register_growth_rule("lerp")
+@growth_rule("lerp")
 def _lerp(site: Site) -> Extent:
     start, end, weight = site.extent(0), site.extent(1), site.operand(2, "weight")
     if weight.lo >= 0.0 and weight.hi <= 1.0:
@@ -217,26 +222,25 @@ def _lerp(site: Site) -> Extent:
     return add(start, step, site.name)
 
 
-@register_growth_rule("neg")
+@growth_rule("neg")
 def _neg(site: Site) -> Extent:
     return negate(site.extent(0))
 
 
-@register_growth_rule("square")
+@growth_rule("square")
 def _square(site: Site) -> Extent:
     return square(site.extent(0))
 
 
-@register_growth_rule("reciprocal")
+@growth_rule("reciprocal")
 def _reciprocal(site: Site) -> Extent:
     return reciprocal(site.extent(0), site.name)
 
 
-@register_growth_rule("abs")
+@growth_rule("abs")
 def _abs(site: Site) -> Extent:
     value = site.extent(0)
     if _is_complex(site):
         size = widened(value.magnitude * math.sqrt(2.0), up=True)
         return inherit(Extent(min(value.rate, BOUNDED), value.rate, 0.0, size), value)
     return replace(larger(value, negate(value)), lo=value.gap, gap=value.gap)
-

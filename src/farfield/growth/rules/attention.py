@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from farfield.growth._extent import Extent, inherit, join, scale, undefined
 from farfield.growth._rate import SINGULAR
-from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth._registry import Site, growth_rule
 from farfield.growth.rules.shape import ZERO
 
 __all__: list[str] = []
 
 
-@register_growth_rule("attention")
+@growth_rule("attention")
 def _attention(site: Site) -> Extent:
     """softmax(…)·V lies in the convex hull of V's rows whatever query and key do (of V and 0 where rows can be masked)."""
     query, key, value, mask = (site.optional(i) for i in range(4))

@@ -6,41 +6,41 @@ import math
 
 from farfield.growth._extent import Extent, Reason, inherit, interval
 from farfield.growth._rate import CONSTANT
-from farfield.growth._registry import Site, number, register_growth_rule
+from farfield.growth._registry import Site, growth_rule, number
 
 __all__: list[str] = []
 
 INF = math.inf
 
 
-@register_growth_rule("full")
+@growth_rule("full")
 def _full(site: Site) -> Extent:
     return site.operand(0, "fill_value")
 
 
-@register_growth_rule("empty")
+@growth_rule("empty")
 def _empty(site: Site) -> Extent:
     return Extent(CONSTANT, CONSTANT)
 
 
-@register_growth_rule("arange")
+@growth_rule("arange")
 def _arange(site: Site) -> Extent:
     start, end = number(site.attributes["start"]), number(site.attributes["end"])
     return Extent(CONSTANT, CONSTANT, min(start.lo, end.lo), max(start.hi, end.hi))
 
 
-@register_growth_rule("linspace")
+@growth_rule("linspace")
 def _linspace(site: Site) -> Extent:
     start, end = number(site.attributes["start"]), number(site.attributes["end"])
     return Extent(CONSTANT, CONSTANT, min(start.lo, end.lo), max(start.hi, end.hi))
 
 
-@register_growth_rule("eye")
+@growth_rule("eye")
 def _eye(site: Site) -> Extent:
     return Extent(CONSTANT, CONSTANT, 0.0, 1.0)
 
 
-@register_growth_rule("random")
+@growth_rule("random")
 def _random(site: Site) -> Extent:
     drawn = Reason(site.name, "a random draw is held fixed")
     if site.attributes.get("distribution") == "uniform":
@@ -48,7 +48,7 @@ def _random(site: Site) -> Extent:
     return Extent(CONSTANT, CONSTANT).assuming(drawn)
 
 
-@register_growth_rule("randint")
+@growth_rule("randint")
 def _randint(site: Site) -> Extent:
     low, high = number(site.attributes["low"]), number(site.attributes["high"])
     return inherit(Extent(CONSTANT, CONSTANT, low.lo, high.hi))

@@ -6,7 +6,7 @@ import math
 
 from farfield.growth._extent import Extent, inherit, interval, join, undefined
 from farfield.growth._rate import SINGULAR
-from farfield.growth._registry import Site, register_growth_rule, size_of
+from farfield.growth._registry import Site, growth_rule, register_growth_rule, size_of
 from farfield.growth.rules.arithmetic import symmetric
 
 __all__: list[str] = []
@@ -20,7 +20,11 @@ def _transform(site: Site) -> Extent:
     sizes = site.attributes.get("s")
     producer = site.producers[0]
     shape = producer.shape if producer is not None else ()
-    count = size_of(tuple(sizes)) if sizes is not None else size_of(tuple(shape[d] for d in site.attributes["dim"]))
+    count = (
+        size_of(tuple(sizes))
+        if sizes is not None
+        else size_of(tuple(shape[d] for d in site.attributes["dim"]))
+    )
     if op == "fft_irfft" and sizes is None:
         count *= 2.0
     inverse = op in ("fft_ifft", "fft_irfft")
@@ -41,17 +45,17 @@ for _name in ("imag", "conj"):
     register_growth_rule(_name, _part)
 
 
-@register_growth_rule("angle")
+@growth_rule("angle")
 def _angle(site: Site) -> Extent:
     return interval(-math.pi, math.pi, site.extent(0))
 
 
-@register_growth_rule("complex")
+@growth_rule("complex")
 def _complex(site: Site) -> Extent:
     return join(site.extent(0), site.extent(1))
 
 
-@register_growth_rule("polar")
+@growth_rule("polar")
 def _polar(site: Site) -> Extent:
     size, angle = site.extent(0), site.extent(1)
     if angle.rate == SINGULAR:

@@ -20,7 +20,7 @@ from farfield.growth._extent import (
     stretch,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
-from farfield.growth._registry import Site, register_growth_rule, size_of
+from farfield.growth._registry import Site, growth_rule, size_of
 from farfield.growth.rules.arithmetic import symmetric
 
 __all__ = ["affine", "bilinear"]
@@ -84,7 +84,7 @@ def _with_bias(value: Extent, site: Site, index: int) -> Extent:
     return add(value, site.extent(index), site.name) if site.present(index) else value
 
 
-@register_growth_rule("linear")
+@growth_rule("linear")
 def _linear(site: Site) -> Extent:
     weight = _readable(site, 1)
     if weight is not None and weight.ndim == 2:
@@ -93,12 +93,12 @@ def _linear(site: Site) -> Extent:
     return _with_bias(bilinear(site.extent(0), site.extent(1), count, site.name), site, 2)
 
 
-@register_growth_rule("matmul")
+@growth_rule("matmul")
 def _matmul(site: Site) -> Extent:
     return _product(site, 0, 1)
 
 
-@register_growth_rule("addmm")
+@growth_rule("addmm")
 def _addmm(site: Site) -> Extent:
     product = scale(_product(site, 1, 2), float(site.attributes.get("alpha", 1)))
     bias = scale(site.extent(0), float(site.attributes.get("beta", 1)))
@@ -130,7 +130,7 @@ def _is_softmax_over_last(site: Site, index: int) -> bool:
     )
 
 
-@register_growth_rule("conv")
+@growth_rule("conv")
 def _conv(site: Site) -> Extent:
     padded = any(site.attributes.get("padding") or ())
     value = join(site.extent(0), ZERO) if padded else site.extent(0)
@@ -142,7 +142,7 @@ def _conv(site: Site) -> Extent:
     return _with_bias(bilinear(value, site.extent(1), count, site.name), site, 2)
 
 
-@register_growth_rule("conv_transpose")
+@growth_rule("conv_transpose")
 def _conv_transpose(site: Site) -> Extent:
     # Strides and borders leave out taps, which is the same as feeding them a zero.
     value = join(site.extent(0), ZERO)
@@ -154,9 +154,11 @@ def _conv_transpose(site: Site) -> Extent:
     return _with_bias(bilinear(value, site.extent(1), count, site.name), site, 2)
 
 
-@register_growth_rule("embedding")
+@growth_rule("embedding")
 def _embedding(site: Site) -> Extent:
     table, index = site.extent(1), site.extent(0)
     if table.constant and not index.constant:
-        return inherit(replace(table, lower=max(table.lower, BOUNDED), upper=max(table.upper, BOUNDED)), index)
+        return inherit(
+            replace(table, lower=max(table.lower, BOUNDED), upper=max(table.upper, BOUNDED)), index
+        )
     return inherit(table, index)

@@ -17,7 +17,7 @@ from farfield.growth._extent import (
     widened,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
-from farfield.growth._registry import Site, register_growth_rule, size_of
+from farfield.growth._registry import Site, growth_rule, size_of
 
 __all__ = ["normalised"]
 
@@ -55,29 +55,31 @@ def _centred_bound(count: float, correction: float = 0.0) -> float:
     return math.sqrt(max(0.0, (count - 1.0) * (count - correction) / count))
 
 
-@register_growth_rule("layer_norm")
+@growth_rule("layer_norm")
 def _layer_norm(site: Site) -> Extent:
     count = site.length(0, tuple(site.attributes["dim"]))
     correction = float(site.attributes.get("correction", 0))
     if count <= correction:
-        return undefined(site.name, f"a variance over {count:g} entries with correction {correction:g} is 0/0")
+        return undefined(
+            site.name, f"a variance over {count:g} entries with correction {correction:g} is 0/0"
+        )
     return normalised(site, _centred_bound(count, correction), 1, 2, "LayerNorm")
 
 
-@register_growth_rule("rms_norm")
+@growth_rule("rms_norm")
 def _rms_norm(site: Site) -> Extent:
     count = site.length(0, tuple(site.attributes["dim"]))
     return normalised(site, math.sqrt(count), 1, None, "RMSNorm")
 
 
-@register_growth_rule("l2_normalize")
+@growth_rule("l2_normalize")
 def _l2_normalize(site: Site) -> Extent:
     if float(site.attributes.get("p", 2.0)) <= 0.0:
         return undefined(site.name, "normalisation by a p-norm with p ≤ 0", site.extent(0))
     return normalised(site, 1.0, None, None, "L2 normalisation")
 
 
-@register_growth_rule("group_norm")
+@growth_rule("group_norm")
 def _group_norm(site: Site) -> Extent:
     producer = site.producers[0]
     shape = producer.shape if producer is not None else ()
@@ -85,7 +87,7 @@ def _group_norm(site: Site) -> Extent:
     return normalised(site, _centred_bound(count), 1, 2, "GroupNorm")
 
 
-@register_growth_rule("instance_norm")
+@growth_rule("instance_norm")
 def _instance_norm(site: Site) -> Extent:
     if not site.attributes.get("use_input_stats", True):
         return _running(site)
@@ -94,7 +96,7 @@ def _instance_norm(site: Site) -> Extent:
     return normalised(site, _centred_bound(count), 1, 2, "InstanceNorm")
 
 
-@register_growth_rule("batch_norm")
+@growth_rule("batch_norm")
 def _batch_norm(site: Site) -> Extent:
     """Affine in eval mode: it bounds nothing. By batch statistics it depends on the other rows: not a function."""
     if site.attributes.get("training"):
@@ -118,7 +120,9 @@ def _running(site: Site) -> Extent:
         return undefined(site.name, "a stored variance plus ε is not positive", x)
     weight, bias = site.tensors[1], site.tensors[2]
     if (site.present(1) and weight is None) or (site.present(2) and bias is None):
-        return undefined(site.name, "normalisation with an affine part that is not a constant of the model", x)
+        return undefined(
+            site.name, "normalisation with an affine part that is not a constant of the model", x
+        )
     factor = spread.rsqrt()
     if weight is not None:
         factor = factor * weight.detach().to(torch.float64)
@@ -132,7 +136,7 @@ def _running(site: Site) -> Extent:
     return add(product, interval(low - slack, high + slack), site.name)
 
 
-@register_growth_rule("softmax")
+@growth_rule("softmax")
 def _softmax(site: Site) -> Extent:
     x = site.extent(0)
     if x.upper == SINGULAR:
@@ -143,7 +147,7 @@ def _softmax(site: Site) -> Extent:
     return value
 
 
-@register_growth_rule("log_softmax")
+@growth_rule("log_softmax")
 def _log_softmax(site: Site) -> Extent:
     x = site.extent(0)
     if x.upper == SINGULAR:

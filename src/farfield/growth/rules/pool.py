@@ -6,7 +6,7 @@ import math
 
 from farfield.growth._extent import Extent, inherit, join, undefined
 from farfield.growth._rate import SINGULAR
-from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth._registry import Site, growth_rule
 from farfield.growth.rules.arithmetic import symmetric
 from farfield.growth.rules.shape import ZERO
 
@@ -16,7 +16,7 @@ CUBIC_WEIGHTS = 2.0
 """Above the largest sum of absolute bicubic weights, 1.375² ≈ 1.89."""
 
 
-@register_growth_rule("avg_pool")
+@growth_rule("avg_pool")
 def _avg_pool(site: Site) -> Extent:
     x = site.extent(0)
     if x.rate == SINGULAR:
@@ -27,7 +27,7 @@ def _avg_pool(site: Site) -> Extent:
     return join(x, ZERO) if any(site.attributes.get("padding") or ()) else x
 
 
-@register_growth_rule("interpolate")
+@growth_rule("interpolate")
 def _interpolate(site: Site) -> Extent:
     x = site.extent(0)
     if x.rate == SINGULAR:
@@ -35,7 +35,7 @@ def _interpolate(site: Site) -> Extent:
     return symmetric(x, CUBIC_WEIGHTS) if site.attributes["mode"] == "bicubic" else x
 
 
-@register_growth_rule("grid_sample")
+@growth_rule("grid_sample")
 def _grid_sample(site: Site) -> Extent:
     x, grid = site.extent(0), site.extent(1)
     if x.rate == SINGULAR or grid.rate == SINGULAR:

@@ -6,7 +6,7 @@ import math
 
 from farfield.growth._extent import Extent, inherit, interval, join, undefined
 from farfield.growth._rate import BOUNDED, CONSTANT, EXPONENTIAL, SINGULAR
-from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth._registry import Site, growth_rule
 
 __all__: list[str] = []
 
@@ -16,7 +16,9 @@ INF = math.inf
 def _infinite(site: Site) -> Extent | None:
     for operand in site.everything():
         if operand.rate == SINGULAR:
-            return undefined(site.name, "a recurrent layer over values that may be infinite", *site.everything())
+            return undefined(
+                site.name, "a recurrent layer over values that may be infinite", *site.everything()
+            )
     return None
 
 
@@ -30,7 +32,7 @@ def _steps(site: Site) -> float:
     return site.length(0, (axis,))
 
 
-@register_growth_rule("lstm")
+@growth_rule("lstm")
 def _lstm(site: Site) -> tuple[Extent, ...]:
     """|h| = |o·tanh(c)| ≤ 1; |c| grows by at most 1 per step from where it starts."""
     if (nothing := _infinite(site)) is not None:
@@ -42,23 +44,25 @@ def _lstm(site: Site) -> tuple[Extent, ...]:
     if weights > layers * (4 if site.attributes.get("has_biases") else 2):
         hidden = interval(-INF, INF, *everything)  # a projection follows: bounded, by its weights
         if any(site.tensors[i] is None for i in range(3, len(site.operands))):
-            hidden = undefined(site.name, "an LSTM whose projection is not a constant of the model", *everything)
+            hidden = undefined(
+                site.name, "an LSTM whose projection is not a constant of the model", *everything
+            )
     start, steps = site.extent(2), _steps(site)
     least = CONSTANT if all(e.constant for e in everything) else BOUNDED
     cell = Extent(max(least, start.lower), max(least, start.upper), start.lo - steps, start.hi + steps)
     return hidden, hidden, inherit(cell, *everything)
 
 
-@register_growth_rule("gru")
+@growth_rule("gru")
 def _gru(site: Site) -> tuple[Extent, ...]:
-    """h ← (1 − z)·n + z·h averages n ∈ [−1, 1] with the past."""
+    """H ← (1 − z)·n + z·h averages n ∈ [−1, 1] with the past."""
     if (nothing := _infinite(site)) is not None:
         return nothing, nothing
     hidden = inherit(join(site.extent(1), interval(-1.0, 1.0, *site.everything())), *site.everything())
     return hidden, hidden
 
 
-@register_growth_rule("rnn_tanh")
+@growth_rule("rnn_tanh")
 def _rnn_tanh(site: Site) -> tuple[Extent, ...]:
     if (nothing := _infinite(site)) is not None:
         return nothing, nothing
@@ -66,9 +70,9 @@ def _rnn_tanh(site: Site) -> tuple[Extent, ...]:
     return hidden, hidden
 
 
-@register_growth_rule("rnn_relu")
+@growth_rule("rnn_relu")
 def _rnn_relu(site: Site) -> tuple[Extent, ...]:
-    """h ← relu(Wx + Uh + b): as fast as the input, for a fixed number of steps with constant weights."""
+    """H ← relu(Wx + Uh + b): as fast as the input, for a fixed number of steps with constant weights."""
     if (nothing := _infinite(site)) is not None:
         return nothing, nothing
     everything = site.everything()

@@ -18,7 +18,7 @@ from farfield.growth._extent import (
     widened,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, EXPONENTIAL, SINGULAR
-from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth._registry import Site, growth_rule, register_growth_rule
 from farfield.growth.rules.transcendental import rooted
 
 __all__ = ["repeated_product", "total"]
@@ -44,7 +44,7 @@ def total(value: Extent, count: float, node: str) -> Extent:
 def repeated_product(value: Extent, count: float, node: str) -> Extent:
     """The product of ``count`` values; beyond 64 factors, or an unknown number, only 'finite' is claimed."""
     if math.isinf(count) or count > LARGEST_PRODUCT:
-        if value.bounded and -1.0 <= value.lo and value.hi <= 1.0:
+        if value.bounded and value.lo >= -1.0 and value.hi <= 1.0:
             return interval(-1.0, 1.0, value)
         if value.bounded and not math.isinf(count):
             return interval(-INF, INF, value)
@@ -64,12 +64,12 @@ def _count(site: Site) -> float:
     return site.length(0, dims if isinstance(dims, tuple) else (dims,))
 
 
-@register_growth_rule("sum")
+@growth_rule("sum")
 def _sum(site: Site) -> Extent:
     return total(site.extent(0), _count(site), site.name)
 
 
-@register_growth_rule("mean")
+@growth_rule("mean")
 def _mean(site: Site) -> Extent:
     x = site.extent(0)
     if x.lower == SINGULAR and x.upper == SINGULAR:
@@ -79,11 +79,13 @@ def _mean(site: Site) -> Extent:
     return replace(x, lo=lo, hi=hi, gap=0.0)
 
 
-@register_growth_rule("var")
+@growth_rule("var")
 def _var(site: Site) -> Extent:
     x, count, correction = site.extent(0), _count(site), float(site.attributes.get("correction", 1))
     if count <= correction:
-        return undefined(site.name, f"a variance over {count:g} entries with correction {correction:g} is 0/0", x)
+        return undefined(
+            site.name, f"a variance over {count:g} entries with correction {correction:g} is 0/0", x
+        )
     if x.rate == SINGULAR:
         return undefined(site.name, "a variance of values that may be infinite", x)
     spread = (x.hi - x.lo) / 2 if math.isfinite(x.lo) and math.isfinite(x.hi) else INF
@@ -94,17 +96,17 @@ def _var(site: Site) -> Extent:
     return inherit(Extent(least, max(least, squared.upper), 0.0, hi), x)
 
 
-@register_growth_rule("std")
+@growth_rule("std")
 def _std(site: Site) -> Extent:
     return rooted(_var(site), site.name)
 
 
-@register_growth_rule("prod")
+@growth_rule("prod")
 def _prod(site: Site) -> Extent:
     return repeated_product(site.extent(0), _count(site), site.name)
 
 
-@register_growth_rule("cumprod")
+@growth_rule("cumprod")
 def _cumprod(site: Site) -> Extent:
     x, count = site.extent(0), _count(site)
     products = repeated_product(x, count, site.name)
@@ -116,22 +118,22 @@ def _cumprod(site: Site) -> Extent:
     return join(products, x)
 
 
-@register_growth_rule("amax")
+@growth_rule("amax")
 def _amax(site: Site) -> Extent:
     return site.extent(0)
 
 
-@register_growth_rule("amin")
+@growth_rule("amin")
 def _amin(site: Site) -> Extent:
     return site.extent(0)
 
 
-@register_growth_rule("logsumexp")
+@growth_rule("logsumexp")
 def _logsumexp(site: Site) -> Extent:
     return _log_of_sum(site)
 
 
-@register_growth_rule("logcumsumexp")
+@growth_rule("logcumsumexp")
 def _logcumsumexp(site: Site) -> Extent:
     return _log_of_sum(site)
 
@@ -143,7 +145,7 @@ def _log_of_sum(site: Site) -> Extent:
     return replace(x, hi=hi, gap=0.0)
 
 
-@register_growth_rule("norm")
+@growth_rule("norm")
 def _norm(site: Site) -> Extent:
     x, count, order = site.extent(0), _count(site), float(site.attributes.get("ord", 2))
     if order < 0.0 and not math.isinf(order):
@@ -151,7 +153,11 @@ def _norm(site: Site) -> Extent:
     if order == 0.0:
         return interval(0.0, count, x)
     factor = 1.0 if math.isinf(order) else count ** (1.0 / order)
-    hi = INF if math.isinf(x.magnitude) or math.isinf(factor) else widened(x.magnitude * factor, up=True) * (1 + 1e-12)
+    hi = (
+        INF
+        if math.isinf(x.magnitude) or math.isinf(factor)
+        else widened(x.magnitude * factor, up=True) * (1 + 1e-12)
+    )
     producer = site.producers[0]
     if producer is not None and producer.dtype is not None and producer.dtype.is_complex:
         hi *= math.sqrt(2.0)
@@ -159,7 +165,7 @@ def _norm(site: Site) -> Extent:
     return inherit(Extent(least, max(least, x.rate), x.gap, hi), x)
 
 
-@register_growth_rule("cumsum")
+@growth_rule("cumsum")
 def _cumsum(site: Site) -> Extent:
     x, count = site.extent(0), _count(site)
     partial = total(x, count, site.name)
@@ -192,4 +198,3 @@ def _truth(site: Site) -> Extent:
 
 for _name in ("any", "all"):
     register_growth_rule(_name, _truth)
-

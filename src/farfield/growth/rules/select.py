@@ -6,18 +6,20 @@ from dataclasses import replace
 
 from farfield.growth._extent import Extent, inherit, interval, join
 from farfield.growth._rate import BOUNDED
-from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth._registry import Site, growth_rule, register_growth_rule
 from farfield.growth.rules.shape import ZERO
 
 __all__: list[str] = []
 
 
-@register_growth_rule("where")
+@growth_rule("where")
 def _where(site: Site) -> Extent:
     """One of the two; a branch that the condition itself compares with a number is cut at that number."""
     yes, no = site.operand(1, "input"), site.operand(2, "other")
     condition = site.producers[0]
-    limit = condition.attributes.get("other") if condition is not None and len(condition.inputs) == 2 else None
+    limit = (
+        condition.attributes.get("other") if condition is not None and len(condition.inputs) == 2 else None
+    )
     if condition is not None and isinstance(limit, int | float) and condition.inputs[1] is None:
         if condition.op in ("gt", "ge", "lt", "le"):
             rising = condition.op in ("gt", "ge")
@@ -39,7 +41,7 @@ def _cut(value: Extent, limit: float, *, keep_above: bool) -> Extent:
     return replace(value, hi=min(value.hi, float(limit)), lo=min(value.lo, float(limit)))
 
 
-@register_growth_rule("masked_fill")
+@growth_rule("masked_fill")
 def _masked_fill(site: Site) -> Extent:
     result = inherit(join(site.extent(0), site.operand(2, "value")), site.extent(1))
     if result.constant and not site.extent(1).constant and result.lo != result.hi:
@@ -59,7 +61,21 @@ def _truth(site: Site) -> Extent:
     return interval(0.0, 1.0, *site.everything())
 
 
-for _name in "gt lt ge le eq ne logical_not logical_and logical_or logical_xor isnan isinf bernoulli".split():
+for _name in [
+    "gt",
+    "lt",
+    "ge",
+    "le",
+    "eq",
+    "ne",
+    "logical_not",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "isnan",
+    "isinf",
+    "bernoulli",
+]:
     register_growth_rule(_name, _truth)
 
 
@@ -76,6 +92,6 @@ for _name in ("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
     register_growth_rule(_name, _bits)
 
 
-@register_growth_rule("nan_to_num")
+@growth_rule("nan_to_num")
 def _nan_to_num(site: Site) -> Extent:
     return site.extent(0)

@@ -9,7 +9,7 @@ import torch
 
 from farfield.growth._extent import Extent, add, inherit, interval, join, scale, stretch, undefined
 from farfield.growth._rate import BOUNDED
-from farfield.growth._registry import Claim, Site, number, register_growth_rule, size_of
+from farfield.growth._registry import Claim, Site, growth_rule, number, register_growth_rule, size_of
 
 __all__: list[str] = []
 
@@ -20,11 +20,33 @@ def _same(site: Site) -> Extent:
     return site.extent(0)
 
 
-for _name in (
-    "reshape permute expand repeat squeeze unsqueeze flip roll unfold pixel_shuffle pixel_unshuffle split "
-    "chunk unbind slice select diagonal identity max_pool adaptive_avg_pool adaptive_max_pool item view_as_real "
-    "view_as_complex real"
-).split():
+for _name in [
+    "reshape",
+    "permute",
+    "expand",
+    "repeat",
+    "squeeze",
+    "unsqueeze",
+    "flip",
+    "roll",
+    "unfold",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "split",
+    "chunk",
+    "unbind",
+    "slice",
+    "select",
+    "diagonal",
+    "identity",
+    "max_pool",
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
+    "item",
+    "view_as_real",
+    "view_as_complex",
+    "real",
+]:
     register_growth_rule(_name, _same)
 
 
@@ -36,7 +58,7 @@ for _name in ("cat", "stack", "slice_scatter", "select_scatter"):
     register_growth_rule(_name, _one_of_all)
 
 
-@register_growth_rule("getitem")
+@growth_rule("getitem")
 def _getitem(site: Site) -> Claim:
     operand = site.operands[0]
     if isinstance(operand, tuple):
@@ -44,14 +66,14 @@ def _getitem(site: Site) -> Claim:
     return site.extent(0)
 
 
-@register_growth_rule("pad")
+@growth_rule("pad")
 def _pad(site: Site) -> Extent:
     if site.attributes.get("mode", "constant") == "constant":
         return join(site.extent(0), number(site.attributes.get("value") or 0.0))
     return site.extent(0)
 
 
-@register_growth_rule("cast")
+@growth_rule("cast")
 def _cast(site: Site) -> Extent:
     """Real arithmetic: a floating type changes nothing; an integer type truncates; a boolean keeps only ≠ 0."""
     x, dtype = site.extent(0), site.attributes["dtype"]
@@ -59,7 +81,12 @@ def _cast(site: Site) -> Extent:
     if dtype == torch.bool:
         return interval(0.0, 1.0, x)
     if dtype.is_floating_point or dtype.is_complex:
-        if source is not None and source.dtype is not None and source.dtype.is_complex and not dtype.is_complex:
+        if (
+            source is not None
+            and source.dtype is not None
+            and source.dtype.is_complex
+            and not dtype.is_complex
+        ):
             return replace(x, gap=0.0)
         return x
     if source is not None and source.dtype is not None and not source.dtype.is_floating_point:
@@ -69,7 +96,7 @@ def _cast(site: Site) -> Extent:
     return replace(x, lo=float(lo), hi=float(hi), gap=0.0)
 
 
-@register_growth_rule("dropout")
+@growth_rule("dropout")
 def _dropout(site: Site) -> Extent:
     x = site.extent(0)
     if not site.attributes.get("train"):
@@ -90,24 +117,24 @@ for _name in ("index", "index_select", "gather", "take", "masked_select"):
     register_growth_rule(_name, _read)
 
 
-@register_growth_rule("nonzero")
+@growth_rule("nonzero")
 def _nonzero(site: Site) -> Extent:
     producer = site.producers[0]
     sizes = producer.shape if producer is not None else ()
     return interval(0.0, max((size_of((d,)) for d in sizes), default=0.0), site.extent(0))
 
 
-@register_growth_rule("one_hot")
+@growth_rule("one_hot")
 def _one_hot(site: Site) -> Extent:
     return interval(0.0, 1.0, site.extent(0))
 
 
-@register_growth_rule("bucketize")
+@growth_rule("bucketize")
 def _bucketize(site: Site) -> Extent:
     return interval(0.0, site.length(1, (0,)), *site.everything())
 
 
-@register_growth_rule("index_put")
+@growth_rule("index_put")
 def _index_put(site: Site) -> Extent:
     value, written, *places = site.everything()
     if site.attributes.get("accumulate"):
@@ -118,7 +145,7 @@ def _index_put(site: Site) -> Extent:
     return inherit(join(value, written), *places)
 
 
-@register_growth_rule("scatter")
+@growth_rule("scatter")
 def _scatter(site: Site) -> Extent:
     value, place, written = site.extent(0), site.extent(1), site.operand(2, "src")
     reduce = site.attributes.get("reduce")
@@ -130,6 +157,6 @@ def _scatter(site: Site) -> Extent:
     return inherit(join(value, written), place)
 
 
-@register_growth_rule("copy")
+@growth_rule("copy")
 def _copy(site: Site) -> Extent:
     return site.extent(1)

@@ -7,9 +7,19 @@ from collections.abc import Callable
 
 import torch
 
-from farfield.growth._extent import Extent, Reason, inherit, interval, reciprocal, scale, shift, undefined, widened
+from farfield.growth._extent import (
+    Extent,
+    Reason,
+    inherit,
+    interval,
+    reciprocal,
+    scale,
+    shift,
+    undefined,
+    widened,
+)
 from farfield.growth._rate import BOUNDED, CONSTANT, LOGARITHMIC, SINGULAR, Rate
-from farfield.growth._registry import Site, register_growth_rule
+from farfield.growth._registry import Site, growth_rule
 
 __all__ = ["exponential", "logarithm", "rooted"]
 
@@ -22,7 +32,9 @@ def exponential(value: Extent) -> Extent:
     upper = max(least, value.upper.exponential())
     if value.constant and upper < SINGULAR:
         upper = CONSTANT
-    return inherit(Extent(least, upper, widened(_exp(value.lo), up=False), widened(_exp(value.hi), up=True)), value)
+    return inherit(
+        Extent(least, upper, widened(_exp(value.lo), up=False), widened(_exp(value.hi), up=True)), value
+    )
 
 
 def _exp(value: float) -> float:
@@ -33,7 +45,7 @@ def _exp(value: float) -> float:
 
 
 def logarithm(value: Extent, node: str) -> Extent:
-    """ln v: needs v ≥ 0; a pole below where v can reach 0."""
+    """Ln v: needs v ≥ 0; a pole below where v can reach 0."""
     if value.lo < 0.0:
         return undefined(
             node, f"a logarithm of a number only known to lie in [{value.lo:.4g}, {value.hi:.4g}]", value
@@ -79,58 +91,58 @@ def monotone(
     return inherit(Extent(low_rate, up_rate, at(value.lo, up=False), at(value.hi, up=True)), value)
 
 
-@register_growth_rule("sqrt")
+@growth_rule("sqrt")
 def _sqrt(site: Site) -> Extent:
     return rooted(site.extent(0), site.name)
 
 
-@register_growth_rule("rsqrt")
+@growth_rule("rsqrt")
 def _rsqrt(site: Site) -> Extent:
     return reciprocal(rooted(site.extent(0), site.name), site.name)
 
 
-@register_growth_rule("exp")
+@growth_rule("exp")
 def _exp_rule(site: Site) -> Extent:
     return exponential(site.extent(0))
 
 
-@register_growth_rule("exp2")
+@growth_rule("exp2")
 def _exp2(site: Site) -> Extent:
     return exponential(scale(site.extent(0), math.log(2.0)))
 
 
-@register_growth_rule("expm1")
+@growth_rule("expm1")
 def _expm1(site: Site) -> Extent:
     return shift(exponential(site.extent(0)), -1.0)
 
 
-@register_growth_rule("log")
+@growth_rule("log")
 def _log(site: Site) -> Extent:
     return logarithm(site.extent(0), site.name)
 
 
-@register_growth_rule("log2")
+@growth_rule("log2")
 def _log2(site: Site) -> Extent:
     return scale(logarithm(site.extent(0), site.name), 1.0 / math.log(2.0))
 
 
-@register_growth_rule("log10")
+@growth_rule("log10")
 def _log10(site: Site) -> Extent:
     return scale(logarithm(site.extent(0), site.name), 1.0 / math.log(10.0))
 
 
-@register_growth_rule("log1p")
+@growth_rule("log1p")
 def _log1p(site: Site) -> Extent:
     return logarithm(shift(site.extent(0), 1.0), site.name)
 
 
-@register_growth_rule("sinh")
+@growth_rule("sinh")
 def _sinh(site: Site) -> Extent:
     x = site.extent(0)
     return monotone(x, torch.sinh, lower=x.lower.exponential(), upper=x.upper.exponential())
 
 
-@register_growth_rule("cosh")
+@growth_rule("cosh")
 def _cosh(site: Site) -> Extent:
     x = site.extent(0)
     size = x.magnitude
@@ -139,13 +151,13 @@ def _cosh(site: Site) -> Extent:
     return inherit(Extent(least, max(least, x.rate.exponential()), 1.0, hi), x)
 
 
-@register_growth_rule("asinh")
+@growth_rule("asinh")
 def _asinh(site: Site) -> Extent:
     x = site.extent(0)
     return monotone(x, torch.asinh, lower=x.lower.logarithm(), upper=x.upper.logarithm())
 
 
-@register_growth_rule("acosh")
+@growth_rule("acosh")
 def _acosh(site: Site) -> Extent:
     x = site.extent(0)
     if x.lo < 1.0:
@@ -153,19 +165,21 @@ def _acosh(site: Site) -> Extent:
     return monotone(x, torch.acosh, upper=x.upper.logarithm())
 
 
-def _inside_unit(site: Site, function: Callable[[torch.Tensor], torch.Tensor], limit: float, what: str) -> Extent:
+def _inside_unit(
+    site: Site, function: Callable[[torch.Tensor], torch.Tensor], limit: float, what: str
+) -> Extent:
     x = site.extent(0)
     if x.lo < -limit or x.hi > limit:
         return undefined(site.name, f"{what} of a number only known to lie in [{x.lo:.4g}, {x.hi:.4g}]", x)
     return monotone(x, function)
 
 
-@register_growth_rule("asin")
+@growth_rule("asin")
 def _asin(site: Site) -> Extent:
     return _inside_unit(site, torch.asin, 1.0, "arcsin")
 
 
-@register_growth_rule("acos")
+@growth_rule("acos")
 def _acos(site: Site) -> Extent:
     x = site.extent(0)
     if x.lo < -1.0 or x.hi > 1.0:
@@ -173,7 +187,7 @@ def _acos(site: Site) -> Extent:
     return interval(0.0, widened(math.pi, up=True), x)
 
 
-@register_growth_rule("atanh")
+@growth_rule("atanh")
 def _atanh(site: Site) -> Extent:
     x = site.extent(0)
     if x.lo <= -1.0 or x.hi >= 1.0:
@@ -181,7 +195,7 @@ def _atanh(site: Site) -> Extent:
     return monotone(x, torch.atanh)
 
 
-@register_growth_rule("erfinv")
+@growth_rule("erfinv")
 def _erfinv(site: Site) -> Extent:
     x = site.extent(0)
     if x.lo <= -1.0 or x.hi >= 1.0:
@@ -189,27 +203,30 @@ def _erfinv(site: Site) -> Extent:
     return monotone(x, torch.erfinv)
 
 
-@register_growth_rule("tan")
+@growth_rule("tan")
 def _tan(site: Site) -> Extent:
     return _inside_unit(site, torch.tan, 1.57, "tan, which has poles at ±π/2,")
 
 
-@register_growth_rule("lgamma")
+@growth_rule("lgamma")
 def _lgamma(site: Site) -> Extent:
     x = site.extent(0)
     if x.lo <= 0.0:
         return undefined(site.name, "ln Γ of a number that may reach a pole at 0 or below", x)
-    rate = CONSTANT if x.constant else max(BOUNDED, x.upper.times(LOGARITHMIC) if not x.upper.finite else BOUNDED)
+    rate = (
+        CONSTANT
+        if x.constant
+        else max(BOUNDED, x.upper.times(LOGARITHMIC) if not x.upper.finite else BOUNDED)
+    )
     lo, hi = -0.1214863, INF
     if math.isfinite(x.hi):
         hi = widened(max(math.lgamma(x.lo), math.lgamma(x.hi)), up=True)
     return inherit(Extent(min(rate, BOUNDED), rate, lo, hi), x)
 
 
-@register_growth_rule("digamma")
+@growth_rule("digamma")
 def _digamma(site: Site) -> Extent:
     x = site.extent(0)
     if x.lo <= 0.0:
         return undefined(site.name, "Γ′/Γ of a number that may reach a pole at 0 or below", x)
     return monotone(x, torch.digamma, upper=x.upper.logarithm())
-

@@ -1,0 +1,78 @@
+"""Running the model itself, in float64, to confirm what the jets say."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from farfield.graph import Program
+
+__all__ = ["Evaluator"]
+
+LARGEST_COPY = 20_000_000
+"""Modules with more parameters are not copied to float64; their captured program, run in float64, stands for them."""
+
+
+class Evaluator:
+    """One output of a model as a function of its tensor inputs, in float64 and eval mode.
+
+    The module itself, copied to float64, where one was given and it is small enough; the captured program otherwise.
+
+    Parameters
+    ----------
+    program
+        The captured program.
+    model
+        The module it was captured from, if any.
+    example_inputs
+        As given to the capture: the structure in which the module takes its inputs.
+    """
+
+    def __init__(self, program: Program, model: Any = None, example_inputs: Any = None) -> None:
+        self.program = program
+        self.example_inputs = example_inputs
+        self.module: nn.Module | None = None
+        if isinstance(model, nn.Module) and sum(p.numel() for p in model.parameters()) <= LARGEST_COPY:
+            try:
+                self.module = copy.deepcopy(model).to(torch.float64).eval()
+            except Exception:  # some modules hold what can't be copied; the program speaks for them
+                self.module = None
+
+    @property
+    def source(self) -> str:
+        """What is run."""
+        return "module in float64" if self.module is not None else "captured program in float64"
+
+    @torch.no_grad()
+    def __call__(self, inputs: Sequence[Tensor], output: int) -> Tensor:
+        """The value of one output."""
+        if self.module is not None:
+            try:
+                found = self._run(self.module, inputs)
+            except Exception:  # a forward that builds its own float32 tensors, say, does not run in float64
+                self.module = None
+            else:
+                if len(found) == len(self.program.outputs):
+                    return found[output].to(torch.float64)
+                self.module = None
+        name = self.program.outputs[output]
+        return self.program.evaluate(*inputs, keep=(name,))[name].to(torch.float64)
+
+    def _run(self, module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+        queue = list(inputs)
+        filled = tree_map(
+            lambda leaf: queue.pop(0) if isinstance(leaf, Tensor) else leaf, self.example_inputs
+        )
+        with torch.random.fork_rng(devices=[]):
+            if isinstance(filled, Tensor):
+                result = module(filled)
+            elif isinstance(filled, dict):
+                result = module(**filled)
+            else:
+                result = module(*filled)
+        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]

@@ -1,0 +1,279 @@
+"""Verdicts: bounded with a proof, unbounded with a witness, or unknown with the place and the reason."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from farfield.errors import InvalidValueError
+from farfield.graph import Program, capture
+from farfield.growth._analysis import Analysis, analyse_growth
+from farfield.growth._evaluate import Evaluator
+from farfield.growth._extent import Reason
+from farfield.growth._growth import Growth
+from farfield.growth._horizon import leaves
+from farfield.growth._paths import Cut, EscapePath, bounding_cut, escape_paths, insertion_cut
+from farfield.growth._witness import Witness, find_witness
+
+__all__ = ["GrowthReport", "Status", "Verdict", "analyse"]
+
+
+class Status(enum.StrEnum):
+    """What is proved about an output for every finite input, in real arithmetic."""
+
+    BOUNDED = "bounded"
+    UNBOUNDED = "unbounded"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is proved about one output as one input (or all of them) grows.
+
+    Parameters
+    ----------
+    status
+        BOUNDED by abstract interpretation, UNBOUNDED by a confirmed witness, else UNKNOWN.
+    output
+        Name of the output node.
+    input
+        Name of the moving input, the others held at arbitrary fixed values; ``None`` for all inputs at once.
+    growth
+        The upper bound on its growth.
+    witness
+        The direction and rate that prove UNBOUNDED.
+    reason
+        Why UNKNOWN, and at which node.
+    paths
+        Escape paths, where not bounded.
+    cut
+        For BOUNDED: the fewest bounding nodes that cut every path. Otherwise the fewest places where a norm would
+        bound the output (``None`` if there is none).
+    """
+
+    status: Status
+    output: str
+    input: str | None
+    growth: Growth
+    witness: Witness | None
+    reason: Reason | None
+    paths: tuple[EscapePath, ...]
+    cut: Cut | None
+
+    def __str__(self) -> str:
+        who = f"{self.output} as {self.input or 'all inputs'} grow{'s' if self.input else ''}"
+        detail = {
+            Status.BOUNDED: f"cut by {self.cut}" if self.cut else str(self.growth),
+            Status.UNBOUNDED: str(self.witness),
+            Status.UNKNOWN: str(self.reason),
+        }[self.status]
+        return f"{self.status.name} {who}: {detail}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "status": self.status.value,
+            "output": self.output,
+            "input": self.input,
+            "growth": self.growth.to_dict(),
+            "witness": None if self.witness is None else self.witness.to_dict(),
+            "reason": None if self.reason is None else {"node": self.reason.node, "text": self.reason.text},
+            "paths": [path.to_dict() for path in self.paths],
+            "cut": None if self.cut is None else self.cut.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class GrowthReport:
+    """Verdicts on every output of a model, for all inputs at once and for each real input alone.
+
+    Parameters
+    ----------
+    status
+        UNBOUNDED if any output is; else UNKNOWN if any is; BOUNDED only if all are.
+    verdicts
+        One per output with all inputs moving, then one per output and real input.
+    analysis
+        Every node's growth.
+    """
+
+    status: Status
+    verdicts: tuple[Verdict, ...]
+    analysis: Analysis
+
+    @property
+    def program(self) -> Program:
+        """The captured program."""
+        return self.analysis.program
+
+    @property
+    def witness(self) -> Witness | None:
+        """The first witness, if any."""
+        return next((v.witness for v in self.verdicts if v.witness is not None), None)
+
+    @property
+    def assumptions(self) -> tuple[Reason, ...]:
+        """What the verdicts rest on beyond the program: each once."""
+        stated = [a for v in self.verdicts for a in v.growth.assumptions]
+        missed = [Reason("", f"the capture could not see: {text}") for text in self.program.unseen]
+        return tuple(dict.fromkeys([*stated, *missed]))
+
+    def verdict(self, output: str | None = None, input: str | None = None) -> Verdict:  # noqa: A002
+        """The verdict on one output (the first by default) with respect to one input (all by default)."""
+        wanted = self.program.outputs[0] if output is None else output
+        for verdict in self.verdicts:
+            if verdict.output == wanted and verdict.input == input:
+                return verdict
+        raise InvalidValueError(
+            f"There is no verdict on output {wanted!r} for input {input!r}. Outputs: {list(self.program.outputs)}; real "
+            f"inputs: {list(self.analysis.alone)}."
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(str(verdict) for verdict in self.verdicts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "status": self.status.value,
+            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
+            "assumptions": [{"node": a.node, "text": a.text} for a in self.assumptions],
+        }
+
+
+def analyse(
+    model: nn.Module | ExportedProgram | Program | str | Path,
+    example_inputs: Any = (),
+    *,
+    generator: torch.Generator | None = None,
+    paths: int = 3,
+) -> GrowthReport:
+    """Decide for every output whether it is bounded on all of Rⁿ, and prove it.
+
+    BOUNDED is a theorem about real arithmetic: abstract interpretation with sound rules. UNBOUNDED comes with a direction
+    and an exact rate, confirmed by evaluating the model in float64. Everything else is UNKNOWN, with the node and the
+    reason. Bounded does not mean correct: nothing is said about accuracy far from the data.
+
+    Parameters
+    ----------
+    model
+        A module, an exported program, a file holding one, or a captured program.
+    example_inputs
+        As for :func:`farfield.graph.capture`. Inputs held still while others move stay at the first row.
+    generator
+        Source of the random directions; by default one of its own with seed 0.
+    paths
+        How many escape paths to list per verdict.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1))
+    >>> analyse(model, (torch.zeros(2, 4),)).status
+    <Status.BOUNDED: 'bounded'>
+    """
+    program = model if isinstance(model, Program) else capture(model, example_inputs)
+    starts = _starts(program, example_inputs)
+    rng = torch.Generator().manual_seed(0) if generator is None else generator
+    analysis = analyse_growth(program)
+    evaluator = _Lazy(program, model, example_inputs)
+    joint: list[Verdict] = []
+    alone: list[Verdict] = []
+    for index, output in enumerate(program.outputs):
+        found: dict[str, Witness] = {}
+        single = len(program.inputs) == 1
+        for name in () if single else analysis.alone:
+            alone.append(_verdict(analysis, output, index, name, starts, evaluator, rng, paths, {}))
+            witness = alone[-1].witness
+            if witness is not None:
+                found[name] = witness
+        joint.append(_verdict(analysis, output, index, None, starts, evaluator, rng, paths, found))
+        if single and analysis.alone:
+            alone.append(_renamed(joint[-1], next(iter(analysis.alone))))
+    verdicts = (*joint, *alone)
+    return GrowthReport(_overall(joint), verdicts, analysis)
+
+
+def _renamed(verdict: Verdict, name: str) -> Verdict:
+    from dataclasses import replace
+
+    return replace(verdict, input=name)
+
+
+def _overall(verdicts: Sequence[Verdict]) -> Status:
+    found = {verdict.status for verdict in verdicts}
+    for status in (Status.UNBOUNDED, Status.UNKNOWN):
+        if status in found:
+            return status
+    return Status.BOUNDED
+
+
+class _Lazy:
+    """An evaluator made on first use: a bounded model is never copied."""
+
+    def __init__(self, program: Program, model: Any, example_inputs: Any) -> None:
+        self.arguments = (program, model, example_inputs)
+        self.made: Evaluator | None = None
+
+    def get(self) -> Evaluator:
+        if self.made is None:
+            self.made = Evaluator(*self.arguments)
+        return self.made
+
+
+def _starts(program: Program, example_inputs: Any) -> tuple[Tensor, ...]:
+    starts = leaves(example_inputs)
+    if not starts:
+        starts = [_zeros(spec.shape, spec.dtype) for spec in program.inputs]
+    if len(starts) != len(program.inputs):
+        raise InvalidValueError(
+            f"The program takes {len(program.inputs)} tensors ({', '.join(s.name for s in program.inputs)}) and "
+            f"example_inputs holds {len(starts)}."
+        )
+    return tuple(starts)
+
+
+def _zeros(shape: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    return torch.zeros([d if isinstance(d, int) else 1 for d in shape], dtype=dtype)
+
+
+def _verdict(
+    analysis: Analysis,
+    output: str,
+    index: int,
+    moving: str | None,
+    starts: Sequence[Tensor],
+    evaluator: _Lazy,
+    generator: torch.Generator,
+    limit: int,
+    found: Mapping[str, Witness],
+) -> Verdict:
+    growth = analysis.growth(output, moving)
+    if growth.bounded:
+        cut = bounding_cut(analysis, output, moving)
+        return Verdict(Status.BOUNDED, output, moving, growth, None, None, (), cut)
+    witness = next(iter(found.values()), None)
+    if witness is None:
+        witness = find_witness(
+            analysis,
+            starts,
+            index,
+            moving=None if moving is None else (moving,),
+            evaluator=evaluator.get(),
+            generator=generator,
+        )
+    paths = escape_paths(analysis, output, moving, limit=limit)
+    cut = insertion_cut(analysis, output, moving)
+    if witness is not None:
+        return Verdict(Status.UNBOUNDED, output, moving, growth, witness, None, paths, cut)
+    reason = growth.reason
+    if reason is None:
+        way = f" along {paths[0]}" if paths else ""
+        reason = Reason(output, f"not provably bounded ({growth}){way}, and no direction of growth was found")
+    return Verdict(Status.UNKNOWN, output, moving, growth, None, reason, paths, cut)

@@ -1,0 +1,469 @@
+"""Proof of unboundedness: a direction, the exact rate of growth along it, and evaluations that confirm it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from farfield.graph import InputSpec, Program, SymbolicSize
+from farfield.growth._analysis import Analysis
+from farfield.growth._evaluate import Evaluator
+from farfield.growth._horizon import Horizon, follow, read
+from farfield.growth._jet import MASKED, Jet, monomial, split_power
+from farfield.growth._leading import lead
+from farfield.growth._paths import escape_path
+from farfield.growth._rate import Level
+
+__all__ = ["Evidence", "Witness", "find_witness"]
+
+RADII = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
+FURTHER = (1e9, 1e10, 1e11, 1e12)
+FARTHEST = (1e12, 1e25, 1e50, 1e100)
+"""A logarithm needs larger numbers to show itself."""
+AGREEMENT = 1e-5
+"""Largest relative difference allowed between the claimed and the measured rate."""
+HUGE = 1e280
+ASCENT_STEPS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One evaluation along the ray: λ, f(λu) there, and f(λu)/λ^degree (log |f(λu)|/λ for exponential growth)."""
+
+    radius: float
+    value: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Witness:
+    """A direction along which one entry of an output grows without bound.
+
+    Parameters
+    ----------
+    directions
+        Moving input → direction u, one row (of the shape of one sample; of the whole input where the model has
+        no batch axis). Together of unit length.
+    slope
+        lim f(λu)/λ^degree. For exponential growth: the measured lim log |f(λu)|/λ.
+    degree
+        The power of λ; a logarithm counts as 0 with ``logarithms`` > 0; infinite for exponential growth.
+    logarithms
+        Power of log λ beside it.
+    output
+        Name of the output.
+    index
+        Which entry of that output (without the batch axis).
+    held
+        Inputs that stand still, at the first row of their example.
+    evidence
+        Evaluations of the model at growing λ.
+    method
+        ``"jet"``: the rate is exact and the evaluations agree with it to 1e-5. ``"measured"``: growth faster than any power
+        was observed up to the largest representable numbers; there is no exact rate.
+    evaluated
+        What was run to confirm it.
+    """
+
+    directions: Mapping[str, Tensor]
+    slope: float
+    degree: float
+    logarithms: float
+    output: str
+    index: tuple[int, ...]
+    held: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    method: Literal["jet", "measured"]
+    evaluated: str
+
+    @property
+    def direction(self) -> Tensor:
+        """The direction of the (first) moving input."""
+        return next(iter(self.directions.values()))
+
+    @property
+    def input(self) -> str:
+        """Name of the (first) moving input."""
+        return next(iter(self.directions))
+
+    def __str__(self) -> str:
+        where = f"{self.output}{list(self.index)}" if self.index else self.output
+        if self.method == "measured":
+            return f"{where} grows exponentially along a direction of {', '.join(self.directions)}"
+        rate = f"{self.slope:.6g}·λ^{self.degree:g}" if self.degree != 1 else f"{self.slope:.6g}·λ"
+        if self.degree == 0:
+            rate = f"{self.slope:.6g}·(log λ)^{self.logarithms:g}"
+        return f"{where} ≈ {rate} along a direction of {', '.join(self.directions)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "directions": {name: u.tolist() for name, u in self.directions.items()},
+            "slope": self.slope,
+            "degree": self.degree if math.isfinite(self.degree) else None,
+            "logarithms": self.logarithms,
+            "output": self.output,
+            "index": list(self.index),
+            "held": list(self.held),
+            "method": self.method,
+            "evaluated": self.evaluated,
+            "evidence": [{"radius": e.radius, "value": e.value, "ratio": e.ratio} for e in self.evidence],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search for a witness needs: the program, where it starts from, and which inputs move."""
+
+    analysis: Analysis
+    starts: tuple[Tensor, ...]
+    moving: tuple[str, ...]
+    output: int
+    evaluator: Evaluator
+    generator: torch.Generator
+
+    @property
+    def program(self) -> Program:
+        """The program under study."""
+        return self.analysis.program
+
+    @property
+    def by_rows(self) -> bool:
+        """Every direction can be one row of a batch: the batch axis is dynamic and leads to the output's first axis."""
+        specs = [spec for spec in self.program.inputs if spec.name in self.moving]
+        first = {spec.shape[0] if spec.shape else None for spec in specs}
+        shape = self.program.node(self.program.outputs[self.output]).shape
+        return (
+            len(first) == 1
+            and isinstance(next(iter(first)), SymbolicSize)
+            and shape[:1] == (next(iter(first)),)
+        )
+
+    def row_shape(self, spec: InputSpec, start: Tensor) -> tuple[int, ...]:
+        """Shape of one direction of an input."""
+        return tuple(start.shape[1:]) if self.by_rows else tuple(start.shape)
+
+
+def find_witness(
+    analysis: Analysis,
+    starts: Sequence[Tensor],
+    output: int,
+    *,
+    moving: Sequence[str] | None = None,
+    evaluator: Evaluator | None = None,
+    generator: torch.Generator,
+) -> Witness | None:
+    """Search a direction in which an output grows, and confirm it on the model.
+
+    Random directions, coordinate axes and sign patterns first, followed exactly to infinity; then gradient ascent, by
+    autograd through the jet, on the last node that still grows along the escape path; then, where only growth faster
+    than every power is left, measurement. Nothing is returned that evaluations in float64 up to λ = 1e8 (and beyond, where
+    lower-order terms are large) do not confirm to 1e-5.
+
+    Parameters
+    ----------
+    analysis
+        From :func:`farfield.growth.analyse_growth`.
+    starts
+        Example of every input; those that do not move stay at its first row.
+    output
+        Which output.
+    moving
+        Inputs to move; all real ones by default.
+    evaluator
+        Runs the model; the captured program by default.
+    generator
+        Source of the random directions.
+    """
+    program = analysis.program
+    names = tuple(moving) if moving is not None else tuple(s.name for s in program.inputs if s.kind == "real")
+    search = Search(
+        analysis,
+        tuple(starts),
+        names,
+        output,
+        evaluator if evaluator is not None else Evaluator(program),
+        generator,
+    )
+    if not names:
+        return None
+    for candidates in (_first_guesses(search), _more_guesses(search)):
+        found = _best(search, candidates)
+        if found is not None:
+            return found
+    return _climb(search) or _measured(search)
+
+
+def _size(search: Search) -> int:
+    return sum(math.prod(search.row_shape(s, t)) for s, t in _movers(search))
+
+
+def _movers(search: Search) -> list[tuple[InputSpec, Tensor]]:
+    pairs = zip(search.program.inputs, search.starts, strict=True)
+    return [(spec, start) for spec, start in pairs if spec.name in search.moving]
+
+
+def _split(search: Search, flat: Tensor) -> list[Tensor | None]:
+    """Rows of numbers as one direction per input."""
+    result: list[Tensor | None] = []
+    offset = 0
+    for spec, start in zip(search.program.inputs, search.starts, strict=True):
+        if spec.name not in search.moving:
+            result.append(None)
+            continue
+        shape = search.row_shape(spec, start)
+        count = math.prod(shape)
+        result.append(flat[:, offset : offset + count].reshape(flat.shape[0], *shape))
+        offset += count
+    return result
+
+
+def _unit(flat: Tensor) -> Tensor:
+    return flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+
+
+def _normal(search: Search, count: int) -> Tensor:
+    return torch.randn(count, _size(search), generator=search.generator, dtype=torch.float64)
+
+
+def _first_guesses(search: Search) -> Tensor:
+    return _unit(_normal(search, 8))
+
+
+def _more_guesses(search: Search) -> Tensor:
+    size = _size(search)
+    pieces = [_normal(search, 48 if search.by_rows else 16), _normal(search, 16).sign()]
+    count = min(size, 32 if search.by_rows else 8)
+    axes = torch.randperm(size, generator=search.generator)[:count]
+    unit = torch.zeros(count, size, dtype=torch.float64)
+    unit[torch.arange(count), axes] = 1.0
+    pieces += [
+        unit,
+        -unit,
+        torch.ones(1, size, dtype=torch.float64),
+        -torch.ones(1, size, dtype=torch.float64),
+    ]
+    return _unit(torch.cat(pieces))
+
+
+def _best(search: Search, flat: Tensor) -> Witness | None:
+    """The fastest growth among candidate directions, if evaluations confirm it."""
+    with torch.no_grad():
+        jet, _ = follow(search.program, _split(search, flat), search.starts, search.output)
+    seen = read(jet)
+    for row, index in _ranked(seen):
+        witness = confirm(search, flat[row : row + 1], index)
+        if witness is not None:
+            return witness
+    return None
+
+
+def _ranked(seen: Horizon, limit: int = 3) -> list[tuple[int, tuple[int, ...]]]:
+    """Rows and entries that grow, fastest first: highest degree, then largest coefficient."""
+    growing = seen.degree > 0.0
+    if not bool(growing.any()):
+        return []
+    degree = torch.where(growing, seen.degree, -1.0)
+    score = torch.where(degree == degree.max(), seen.coefficient.abs(), -1.0)
+    best = score.flatten(1).max(1)
+    order = best.values.argsort(descending=True)[:limit]
+    shape = score.shape[1:]
+    return [
+        (int(row), _unravel(int(best.indices[row]), shape)) for row in order if float(best.values[row]) > 0.0
+    ]
+
+
+def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return tuple(reversed(index))
+
+
+def _inputs_at(search: Search, flat: Tensor, radius: float) -> list[Tensor]:
+    """The model's inputs at λu: a batch of one row, or the whole input."""
+    tensors = []
+    for spec, start, u in zip(search.program.inputs, search.starts, _split(search, flat), strict=True):
+        if u is not None:
+            tensors.append(radius * u if search.by_rows else radius * u[0])
+        else:
+            held = start[:1] if search.by_rows and _batched(search, spec) else start
+            tensors.append(held.to(torch.float64) if held.is_floating_point() else held)
+    return tensors
+
+
+def _batched(search: Search, spec: InputSpec) -> bool:
+    """The input shares the batch axis of those that move."""
+    lead_axis = next(s.shape[0] for s in search.program.inputs if s.name in search.moving)
+    return bool(spec.shape) and spec.shape[0] == lead_axis
+
+
+def _entry(search: Search, flat: Tensor, index: tuple[int, ...], radius: float) -> float:
+    value = search.evaluator(_inputs_at(search, flat, radius), search.output)
+    return float(value[(0, *index)] if search.by_rows else value[index])
+
+
+def confirm(search: Search, flat: Tensor, index: tuple[int, ...]) -> Witness | None:
+    """A witness for one direction and entry, if the exact rate and the evaluations agree."""
+    starts = [
+        start[:1] if search.by_rows and _batched(search, spec) else start
+        for spec, start in zip(search.program.inputs, search.starts, strict=True)
+    ]
+    with torch.no_grad():
+        jet, _ = follow(search.program, _split(search, flat), starts, search.output)
+    one = _entry_of(jet, (0, *index))
+    first = lead(one)
+    degree = float(first.power)
+    if not (bool(first.certain) and 0.0 < degree < MASKED):
+        return None
+    slope = float(one.at(degree))
+    whole, logs = split_power(degree)
+    evidence: list[Evidence] = []
+    for radius in (*RADII, *(FURTHER if whole > 0 else FARTHEST)):
+        if radius ** max(whole, 1.0) > HUGE:
+            break
+        value = _entry(search, flat, index, radius)
+        if not math.isfinite(value):
+            return None
+        evidence.append(Evidence(radius, value, value / monomial(degree, radius)))
+        if radius >= RADII[-1] and _agrees(one, degree, slope, evidence):
+            break
+    if not _agrees(one, degree, slope, evidence):
+        return None
+    names = [spec.name for spec in search.program.inputs]
+    parts = _split(search, flat)
+    directions = {name: u[0] for name, u in zip(names, parts, strict=True) if u is not None}
+    held = tuple(name for name in names if name not in directions)
+    return Witness(
+        directions,
+        slope,
+        whole,
+        logs,
+        search.program.outputs[search.output],
+        index,
+        held,
+        tuple(evidence),
+        "jet",
+        search.evaluator.source,
+    )
+
+
+def _entry_of(jet: Jet, index: tuple[int, ...]) -> Jet:
+    return Jet(
+        jet.powers,
+        jet.values[(slice(None), *index)],
+        jet.errors[(slice(None), *index)],
+        jet.full_floor()[index],
+    )
+
+
+def _agrees(jet: Jet, degree: float, slope: float, evidence: Sequence[Evidence]) -> bool:
+    """Growth is seen, and the measured rate is the claimed one.
+
+    Where the next term is at least half a power of λ below, the plain ratio f/λ^p must agree to 1e-5. Next to a
+    logarithm it converges too slowly to show that by itself (λ + λ/log λ, log λ + λ^{-0.05}): then either the known part
+    of the series agrees to 1e-4, or the increase between the two farthest radii is the claimed one to 1e-3.
+    """
+    if len(evidence) < 4:
+        return False
+    last, before = evidence[-1], evidence[-2]
+    growing = abs(last.value) > abs(evidence[-4].value)
+    if not (growing and math.copysign(1.0, last.value) == math.copysign(1.0, slope)):
+        return False
+    floor = float(jet.floor)
+    follows = [
+        p for p, c in zip(jet.powers, jet.values, strict=True) if floor <= p < degree and float(c) != 0.0
+    ]
+    swift = split_power(degree)[1] == 0.0 and max([*follows, floor]) <= degree - 0.5
+    if abs(last.ratio - slope) <= AGREEMENT * abs(slope):
+        return True
+    if swift and degree.is_integer():
+        return False
+    leading = monomial(degree, last.radius)
+    known = sum(
+        float(c) * monomial(p, last.radius) for p, c in zip(jet.powers, jet.values, strict=True) if p >= floor
+    )
+    if abs(last.value - known) <= 10 * AGREEMENT * abs(slope) * leading:
+        return True
+    rise = (last.value - before.value) / (leading - monomial(degree, before.radius))
+    return not swift and abs(rise - slope) <= 1e-3 * abs(slope)
+
+
+def _climb(search: Search) -> Witness | None:
+    """Gradient ascent on the last node of the escape path that still grows, until what follows it grows too."""
+    name = search.program.outputs[search.output]
+    moving = search.moving[0] if len(search.moving) == 1 else None
+    if moving is not None and moving not in search.analysis.alone:
+        return None
+    path = escape_path(search.analysis, name, moving)
+    if path is None or not search.by_rows:
+        return None
+    from farfield.growth._climb import climb
+
+    for flat in climb(search, path.nodes):
+        found = _best(search, flat)
+        if found is not None:
+            return found
+    return None
+
+
+def _measured(search: Search) -> Witness | None:
+    """Growth faster than every power, by evaluation alone: only where the analysis allows it."""
+    program = search.program
+    name = program.outputs[search.output]
+    moving = search.moving[0] if len(search.moving) == 1 else None
+    extent = search.analysis.extent(name, moving)
+    if extent.rate.level != Level.EXPONENTIAL or not extent.known:
+        return None
+    for row in _unit(torch.cat([_normal(search, 8), _more_guesses(search)[-18:]])).unsqueeze(1):
+        witness = _exponential_along(search, row)
+        if witness is not None:
+            return witness
+    return None
+
+
+def _exponential_along(search: Search, flat: Tensor) -> Witness | None:
+    radius, table = 0.5, []
+    while radius < 1e6:
+        value = search.evaluator(_inputs_at(search, flat, radius), search.output)
+        row = value[0] if search.by_rows else value
+        if not bool(torch.isfinite(row).all()):
+            break
+        table.append((radius, row.flatten()))
+        radius *= 2.0**0.5
+    if len(table) < 6:
+        return None
+    # Local exponents d log|f| / d log λ over the last steps: a power keeps them constant, an exponential doubles them
+    # with every doubling of λ.
+    sizes = torch.stack([row.abs() for _, row in table[-6:]])
+    entry = int(sizes[-1].argmax())
+    logs = [math.log(max(float(s), 1e-300)) for s in sizes[:, entry]]
+    steps = [(b - a) / (0.5 * math.log(2.0)) for a, b in zip(logs, logs[1:], strict=False)]
+    rising = all(b > 1.2 * a for a, b in zip(steps, steps[1:], strict=False))
+    if not (steps[0] > 8.0 and rising and logs[-1] > 100.0):
+        return None
+    names = [spec.name for spec in search.program.inputs]
+    parts = _split(search, flat)
+    directions = {n: u[0] for n, u in zip(names, parts, strict=True) if u is not None}
+    evidence = tuple(
+        Evidence(r, float(v[entry]), math.log(max(abs(float(v[entry])), 1e-300)) / r) for r, v in table
+    )
+    shape = search.evaluator(_inputs_at(search, flat, 1.0), search.output).shape
+    return Witness(
+        directions,
+        evidence[-1].ratio,
+        math.inf,
+        0.0,
+        search.program.outputs[search.output],
+        _unravel(entry, shape[1:] if search.by_rows else shape),
+        tuple(n for n in names if n not in directions),
+        evidence,
+        "measured",
+        search.evaluator.source,
+    )
