@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from farfield import gaussian as gaussian
     from farfield import geometry as geometry
     from farfield import nn as nn
+    from farfield.audit import assert_bounded as assert_bounded
+    from farfield.audit import audit as audit
     from farfield.gaussian import Activation as Activation
     from farfield.gaussian import activation as activation
     from farfield.gaussian import dual as dual
@@ -20,12 +22,16 @@ if TYPE_CHECKING:
     from farfield.gaussian import isometry_strength as isometry_strength
     from farfield.geometry import isometry as isometry
     from farfield.geometry import isometry_gap as isometry_gap
+    from farfield.growth import horizon as horizon
 
 __version__ = "0.1.0.dev0"
 
 _LAZY = {
     "gaussian": "farfield.gaussian",
     "geometry": "farfield.geometry",
+    "assert_bounded": "farfield.audit:assert_bounded",
+    "audit": "farfield.audit",  # callable: see _callable_module
+    "horizon": "farfield.growth:horizon",
     "nn": "farfield.nn",
     "Activation": "farfield.gaussian:Activation",
     "activation": "farfield.gaussian:activation",

@@ -6,6 +6,7 @@ gaussian, errors, _typing. Never: renders; its result is plain data.
 
 from __future__ import annotations
 
+from farfield._callable_module import make_callable
 from farfield.audit._assert import assert_bounded
 from farfield.audit._audit import audit
 from farfield.audit._context import Context
@@ -26,3 +27,5 @@ __all__ = [
     "rule",
     "rule_codes",
 ]
+
+make_callable(__name__)

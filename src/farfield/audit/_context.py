@@ -14,9 +14,10 @@ from farfield.growth import BOUNDING_NORMS, EscapePath, GrowthReport, Status, Ve
 
 __all__ = ["BOUNDING_NORMS", "CARRIERS", "Context"]
 
-CARRIERS = frozenset(
-    ["identity", "reshape", "permute", "expand", "squeeze", "unsqueeze", "cast", "getitem", "dropout", "slice", "select", "split", "chunk", "unbind", "repeat", "flip", "roll", "cat", "stack"]
-)
+CARRIERS = frozenset({
+    "identity", "reshape", "permute", "expand", "squeeze", "unsqueeze", "cast", "getitem", "dropout", "slice",
+    "select", "split", "chunk", "unbind", "repeat", "flip", "roll", "cat", "stack",
+})  # fmt: skip
 """Operators that only move entries about."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from farfield import __version__
-from farfield.cli import activations, env, reproduce
+from farfield.cli import activations, audit, env, reproduce
 from farfield.errors import FarfieldError
 
 __all__ = ["app", "main"]
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("audit")(audit.audit)
 app.command("activations")(activations.activations)
 app.command("env")(env.env)
 app.command("reproduce")(reproduce.reproduce)

@@ -26,11 +26,11 @@ def check(context: Context) -> Verdict:
     finding = Finding(
         "FF003",
         "warning",
-        f"{first.module_path or first.name}{more} is a BatchNorm: with fixed statistics it multiplies and adds constants, so "
-        "growth passes through it unchanged.",
+        f"{first.module_path or first.name}{more} is a BatchNorm: with fixed statistics it multiplies and adds "
+        "constants, so growth passes through it unchanged.",
         context.place(first.name),
-        "Keep it if training needs it; for a bound add a LayerNorm, RMSNorm or GroupNorm, which divide by the sample's own "
-        "scale.",
+        "Keep it if training needs it; for a bound add a LayerNorm, RMSNorm or GroupNorm, which divide by the "
+        "sample's own scale.",
         {"layers": [n.module_path or n.name for n in through]},
     )
     return Outcome.FAILED, (finding,), ""

@@ -61,8 +61,8 @@ def check(context: Context) -> Verdict:
             Finding(
                 "FF004",
                 "warning",
-                f"{node.module_path or node.name} normalises {size} number{'s' if size > 1 else ''} at a time, which leaves "
-                f"{left}.",
+                f"{node.module_path or node.name} normalises {size} number{'s' if size > 1 else ''} at a time, which "
+                f"leaves {left}.",
                 context.place(node.name),
                 "Normalise a wider layer: after the first Linear, not before it.",
                 {"size": size, "op": node.op},

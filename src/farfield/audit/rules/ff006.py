@@ -75,7 +75,7 @@ def check(context: Context) -> Verdict:
                 Finding(
                     "FF006",
                     "warning",
-                    f"{node.module_path or node.name} has ε = 0: an input without variance divides by zero and gives nan.",
+                    f"{node.module_path or node.name} has ε = 0: an input without variance divides by zero: nan.",
                     context.place(node.name),
                     "Give it a small ε (torch's default is 1e-5).",
                     {"eps": 0.0},
@@ -91,11 +91,10 @@ def check(context: Context) -> Verdict:
             Finding(
                 "FF006",
                 "warning",
-                f"In {', '.join(types)} the model stops following real arithmetic at inputs of size about {magnitude:.0e}: the "
-                "bound is a statement about real numbers up to there.",
+                f"In {', '.join(types)} the model stops following real arithmetic at inputs of size about "
+                f"{magnitude:.0e}: the bound holds for the computed output only below that.",
                 context.place(first.name),
-                "Run the norm in a wider type, or clip the input at that magnitude: beyond it, clipping changes nothing the "
-                "model could have said.",
+                "Run the norm in a wider type, or clip the input below that magnitude.",
                 {"magnitude": magnitude, "dtypes": types},
             )
         )

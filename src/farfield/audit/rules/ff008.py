@@ -12,7 +12,9 @@ from farfield.growth import Status
 
 __all__ = ["RULE", "SATURATING"]
 
-SATURATING = frozenset(["tanh", "sigmoid", "hardtanh", "hardsigmoid", "softsign", "erf", "softmax", "clamp", "relu6", "atan"])
+SATURATING = frozenset({
+    "tanh", "sigmoid", "hardtanh", "hardsigmoid", "softsign", "erf", "softmax", "clamp", "relu6", "atan",
+})  # fmt: skip
 
 
 def check(context: Context) -> Verdict:
@@ -29,13 +31,13 @@ def check(context: Context) -> Verdict:
         if not growing or any(n.op not in SATURATING for n in nodes):
             continue
         first = growing[0]
-        # A softmax over classes is what a classifier is for; a recurrent gate is inside a cell. Only heads count.
         findings.append(
             Finding(
                 "FF008",
                 "note",
-                f"{verdict.output} is bounded only because {first.module_path or first.name} ({first.op}) saturates: what "
-                "feeds it grows without limit, so far away the output sticks to an end of the range and its gradient is zero.",
+                f"{verdict.output} is bounded only because {first.module_path or first.name} ({first.op}) saturates: "
+                "what feeds it grows without limit, so far away the output sticks to an end of the range and its "
+                "gradient is zero.",
                 context.place(first.name),
                 "If far inputs matter in training, add a norm before the head as well.",
                 {"cut": list(verdict.cut.labels), "ops": sorted({n.op for n in nodes})},

@@ -30,10 +30,11 @@ def check(context: Context) -> Verdict:
             Finding(
                 "FF009",
                 "warning",
-                f"{node.module_path or node.name} normalises the raw input {', '.join(raw)} ({size} features): x and 10·x become the "
-                "same, so a magnitude that matters (a speed, an action, a concentration) is lost.",
+                f"{node.module_path or node.name} normalises the raw input {', '.join(raw)} ({size} features): x and "
+                "10·x become the same, so a magnitude that matters (a speed, an action, a dose) is lost.",
                 context.place(node.name),
-                "Standardise the input with fixed statistics and put the norm after the first Linear, whose bias keeps the scale.",
+                "Standardise the input with fixed statistics and put the norm after the first Linear: its bias keeps "
+                "the scale.",
                 {"inputs": list(raw), "size": size},
             )
         )

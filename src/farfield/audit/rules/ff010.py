@@ -51,7 +51,7 @@ def _longest_chain(context: Context) -> list[Node]:
 def predicted_correlation(chain: list[Node], start: float = 0.5) -> tuple[float, int]:
     """Correlation of two inputs after the chain at infinite width and Gaussian weights, and the layers it has.
 
-    A LayerNorm straight after the activation removes its mean (σ̄); anywhere else only the scale matters and the mean
+    A LayerNorm straight after the activation removes its mean (σ̄); elsewhere only the scale matters and the mean
     stays (σ̂): then correlations drift towards the fixed point of σ̂(ρ)/σ̂(1), which for most activations is 1.
     """
     rho, layers = torch.tensor(start, dtype=torch.float64), 0
@@ -69,7 +69,7 @@ def predicted_correlation(chain: list[Node], start: float = 0.5) -> tuple[float,
 
 
 def check(context: Context) -> Verdict:
-    """Fires when two inputs of correlation ½ are predicted to end above 0.95 after a chain of eight layers or more."""
+    """Fires when inputs of correlation ½ are predicted to end above 0.95 after a chain of eight layers or more."""
     chain = _longest_chain(context)
     rho, layers = predicted_correlation(chain)
     if layers < 8:
@@ -84,11 +84,11 @@ def check(context: Context) -> Verdict:
     finding = Finding(
         "FF010",
         "warning",
-        f"{layers} layers of {first.op} without a skip: at initialisation two inputs of correlation 0.5 are predicted to "
-        f"leave with {rho:.4f}. Samples become parallel and training slows.",
+        f"{layers} layers of {first.op} without a skip: at initialisation two inputs of correlation 0.5 are "
+        f"predicted to leave with {rho:.4f}. Samples become parallel and training slows.",
         context.place(first.name),
-        "Put the LayerNorm after the activation (it then removes the mean that aligns them), add skips, or use an activation "
-        "of mean zero.",
+        "Put the LayerNorm after the activation (it then removes the mean that aligns them), add skips, or use an "
+        "activation of mean zero.",
         {"layers": layers, "correlation": rho, "activation": first.op},
     )
     return Outcome.FAILED, (finding,), ""

@@ -1,0 +1,88 @@
+"""``farfield audit``: is this model bounded, and if not, where does it escape?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from farfield.audit import Audit
+
+__all__ = ["audit"]
+
+
+def _conditions(words: list[str]) -> list[str]:
+    from farfield.audit import rule_codes
+    from farfield.errors import UnknownNameError
+
+    allowed = ["unbounded", "unknown", "none", *rule_codes()]
+    wanted = [w.strip().upper() if w.strip().upper() in rule_codes() else w.strip().lower() for w in words]
+    for word in wanted:
+        if word not in allowed:
+            raise UnknownNameError("condition for --fail-on", word, allowed)
+    return wanted
+
+
+def _fails(result: Audit, conditions: list[str]) -> bool:
+    verdict = result.verdict.name.lower()
+    codes = {f.code for f in result.findings}
+    if verdict == "unbounded" and "unbounded" in conditions:
+        return True
+    # Whoever fails on the unknown does not want the known worse.
+    if verdict in ("unknown", "unbounded") and "unknown" in conditions:
+        return True
+    return bool(codes & set(conditions))
+
+
+def audit(
+    target: Annotated[str, typer.Argument(help="pkg.mod:callable, a .pt2 file, or hf:<local folder>.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat."),
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Exit 1 on: unbounded (default), unknown, a code such as FF002, or none. Repeat or comma."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole audit as JSON.")] = False,
+    sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code scanning to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a single-file HTML report.")] = None,
+) -> None:
+    """Verdict (BOUNDED, UNBOUNDED, UNKNOWN), escape path, slope and fix, for every input there can be.
+
+    Exit code 0: nothing that --fail-on names; 1: it was found; 2: the target or an option is wrong; 3: a bug here.
+    """
+    conditions = _conditions([w for words in (fail_on or ["unbounded"]) for w in words.split(",")])
+
+    from farfield.audit import audit as run
+    from farfield.cli._target import example_input, load_target
+
+    model = load_target(target)
+    examples = tuple(example_input(spec) for spec in inputs or ())
+    if hasattr(model, "eval"):
+        model.eval()
+    result = run(model, examples, name=target)
+    data: dict[str, Any] = result.to_dict()
+    if sarif is not None:
+        from farfield.report import render_sarif
+
+        sarif.write_text(json.dumps(render_sarif(data), indent=1) + "\n", encoding="utf-8")
+        typer.echo(f"wrote {sarif}", err=True)
+    if html is not None:
+        from farfield.report import render_html
+
+        html.write_text(render_html(data), encoding="utf-8")
+        typer.echo(f"wrote {html}", err=True)
+    if as_json:
+        typer.echo(json.dumps(data, ensure_ascii=False))
+    else:
+        from farfield.report import print_audit
+
+        print_audit(data)
+    if _fails(result, conditions):
+        raise typer.Exit(1)

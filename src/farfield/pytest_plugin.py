@@ -1,0 +1,61 @@
+"""pytest: mark a test that returns a model, and it passes only if the model is proved bounded.
+
+.. code-block:: python
+
+    @pytest.mark.bounded(input=(1, 8))
+    def test_critic():
+        return make_critic()
+
+The test returns the model, or (model, inputs). Installed with farfield; imports nothing heavy until a marked test
+runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["pytest_configure", "pytest_pyfunc_call"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers",
+        "bounded(input=shape or list of shapes, allow_unknown=False): the test returns a model (or model, inputs), "
+        "which must be proved bounded for every input",
+    )
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a marked test, take the model it returns, and assert that it is bounded."""
+    marker = pyfuncitem.get_closest_marker("bounded")
+    if marker is None:
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    returned = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    model, inputs = returned if isinstance(returned, tuple) else (returned, None)
+    if model is None:
+        raise AssertionError(
+            "A test marked 'bounded' returns the model to prove bounded; this one returned None."
+        )
+
+    from farfield.audit import assert_bounded
+
+    if inputs is None:
+        inputs = _examples(marker.kwargs.get("input"))
+    assert_bounded(model.eval(), inputs, allow_unknown=bool(marker.kwargs.get("allow_unknown", False)))
+    return True
+
+
+def _examples(shapes: Any) -> tuple[Any, ...]:
+    import torch
+
+    if shapes is None:
+        raise AssertionError(
+            "Say what the model takes: @pytest.mark.bounded(input=(1, 8)), or return (model, inputs)."
+        )
+    several = shapes if shapes and not isinstance(shapes[0], int) else [shapes]
+    return tuple(torch.zeros(tuple(shape)) for shape in several)
