@@ -17,7 +17,7 @@ from farfield.graph._fold import fold
 from farfield.graph._lower import Lowering
 from farfield.graph._node import InputKind
 from farfield.graph._opaque import walk_modules
-from farfield.graph._prepare import prepared
+from farfield.graph._prepare import prepared, quiet
 from farfield.graph._program import CaptureMethod, Program
 from farfield.graph._simplify import simplify
 from farfield.graph._symbolic import trace_model
@@ -85,6 +85,7 @@ def capture(
     wanted: Mapping[str, InputKind] = dict(kinds or {})
     if isinstance(model, str | Path):
         model = _load(Path(model))
+    model = _unwrapped(model)
     if isinstance(model, ExportedProgram):
         lowering, outputs = lower_exported(model, wanted)
         program = _program(lowering, outputs, "export", exported_modules(model), ())
@@ -161,13 +162,31 @@ def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
         ) from error
 
 
+def _unwrapped(model: Any) -> nn.Module | ExportedProgram:
+    """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``."""
+    while isinstance(model, nn.Module):
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DataParallel", "DistributedDataParallel"):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+    if not isinstance(model, ExportedProgram):
+        raise InvalidValueError(
+            f"capture takes an nn.Module, an ExportedProgram or the path of a .pt2 file, not "
+            f"{type(model).__name__}. Wrap a function in a module whose forward calls it."
+        )
+    return model
+
+
 def _load(path: Path) -> ExportedProgram:
     if not path.is_file():
         raise CaptureError(
             f"There is no file {str(path)!r}. Write one with torch.export.save(exported, path)."
         )
     try:
-        return torch.export.load(path)
+        with quiet():
+            return torch.export.load(path)
     except Exception as error:
         raise CaptureError(
             f"{str(path)!r} is not an exported program that this torch ({torch.__version__}) can read: "

@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind as Kind
 from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_leaves, tree_map
 
+from farfield.graph._decompositions import decomposition_table
 from farfield.graph._lower import Lowering, target_name
 from farfield.graph._node import InputKind
 from farfield.graph._place import module_of
@@ -37,13 +38,15 @@ def export_model(
         if dynamic_batch:
             bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
             shapes = {name: tree_map(_batch_axis, value) for name, value in bound.items()}
-            try:
-                with _one_is_a_size_like_any_other(args, kwargs):
+            with _one_is_a_size_like_any_other(args, kwargs):
+                try:
                     return torch.export.export(
                         model, args, kwargs or None, dynamic_shapes=shapes, strict=False
                     )
-            except Exception:  # torch raises a dozen kinds; the second attempt reports what is really wrong
-                pass
+                except (
+                    Exception
+                ):  # torch raises a dozen kinds; the attempt below reports what is really wrong
+                    pass
         return torch.export.export(model, args, kwargs or None, strict=False)
 
 
@@ -62,7 +65,7 @@ def _one_is_a_size_like_any_other(args: Any, kwargs: Any) -> Iterator[None]:
     if not ones or not hasattr(_config, "backed_size_oblivious"):
         yield
         return
-    patch: Any = vars(_config)["patch"]
+    patch: Any = getattr(_config, "patch", None)
     with patch(backed_size_oblivious=True):
         yield
 
@@ -79,9 +82,7 @@ def lower_exported(
     kinds
         What the caller says of some inputs.
     decompose
-        ``None``: only if some call is neither registered nor free of side effects. The table of
-        decompositions is torch's own without the targets of registered operators, so that what farfield
-        knows natively stays whole.
+        ``None``: only if some call is not registered, or writes into a tensor.
 
     Returns
     -------
@@ -89,13 +90,8 @@ def lower_exported(
         The nodes collected, and the names of those that are returned.
     """
     if needs_decomposition(exported) if decompose is None else decompose:
-        known = registered_targets()
         with quiet():
-            table = torch.export.default_decompositions()
-            for key in list(table):
-                if str(key) in known:
-                    del table[key]
-            exported = exported.run_decompositions(table)
+            exported = exported.run_decompositions(decomposition_table())
     specs = {
         spec.arg.name: spec for spec in exported.graph_signature.input_specs if hasattr(spec.arg, "name")
     }
@@ -125,8 +121,9 @@ def needs_decomposition(exported: ExportedProgram) -> bool:
             continue
         if not isinstance(node.target, torch._ops.OpOverload):
             return True
-        name = target_name(node.target)
-        if node.target._schema.is_mutable or (name not in known and not name.startswith("aten.sym_")):
+        schema, name = node.target._schema, target_name(node.target)
+        harmless = name in known or name.startswith("aten.sym_") or not schema.returns
+        if schema.is_mutable or not harmless:
             return True
     return False
 

@@ -165,6 +165,8 @@ class Lowering:
     def _add_operation(self, node: fx.Node, op: Operator, target: Target, arguments: dict[str, Any]) -> None:
         value = node.meta.get("val")
         shape, dtype = shape_of(value), value.dtype if isinstance(value, Tensor) else None
+        if isinstance(value, _SYMBOLIC):  # a number read out of a tensor keeps that tensor's type
+            dtype = next((v.dtype for v in arguments.values() if isinstance(v, Reference)), None)
         call = Call(target.name, arguments, shape, dtype)
         answer = arguments if target.bind is None else target.bind(call)
         if answer is None:

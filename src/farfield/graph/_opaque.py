@@ -28,6 +28,7 @@ def walk_modules(
     hooks = [
         module.register_forward_hook(lambda *_, path=path: executed.append(path))
         for path, module in model.named_modules()
+        if not isinstance(module, torch.jit.ScriptModule)  # scripted modules take no hooks
     ]
     try:
         result = model(*args, **kwargs)

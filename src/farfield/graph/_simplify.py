@@ -38,7 +38,7 @@ def simplify(program: Program) -> Program:
             continue
         node = _plain_arithmetic(_constant_right(node, constants))
         if node.op in ("addmm", "matmul"):
-            nodes.extend(_product(node, constants, names))
+            nodes.extend(_product(program, node, constants, names))
         else:
             nodes.append(node)
     return prune(replace(program, nodes=tuple(nodes), constants=constants, constant_names=names))
@@ -142,7 +142,7 @@ def _plain_arithmetic(node: Node) -> Node:
     return node
 
 
-def _product(node: Node, constants: dict[str, Tensor], names: dict[str, str]) -> list[Node]:
+def _product(program: Program, node: Node, constants: dict[str, Tensor], names: dict[str, str]) -> list[Node]:
     """``matmul`` and ``addmm`` as ``linear`` where the right factor is a constant, else taken apart."""
     bias: str | None = None
     if node.op == "addmm":
@@ -153,16 +153,23 @@ def _product(node: Node, constants: dict[str, Tensor], names: dict[str, str]) ->
         scales = (1, 1)
     assert left is not None
     assert right is not None
-    matrix = constants.get(right)
-    if scales == (1, 1) and matrix is not None and matrix.ndim == 2 and left not in constants:
-        affine_bias = bias is None or (bias in constants and constants[bias].ndim == 1)
-        if affine_bias:
+    matrix = _matrix(constants.get(right), len(program.node(left).shape))
+    if scales == (1, 1) and matrix is not None and left not in constants:
+        per_feature = bias is None or (bias in constants and constants[bias].shape == matrix.shape[1:])
+        if per_feature:
             name = f"{right}__transposed"
             made = [] if name in constants else [_transposed(name, right, matrix, constants, names)]
             return [*made, replace(node, op="linear", inputs=(left, name, bias), attributes={})]
     if node.op == "matmul":
         return [node]
     return _sum_of_product(node, bias, left, right, scales)
+
+
+def _matrix(tensor: Tensor | None, rank: int) -> Tensor | None:
+    """A constant right factor as a matrix, if its leading axes have length 1 and the left one has them too."""
+    if tensor is None or tensor.ndim < 2 or tensor.ndim > max(rank, 2):
+        return None
+    return tensor.reshape(tensor.shape[-2:]) if all(n == 1 for n in tensor.shape[:-2]) else None
 
 
 def _transposed(

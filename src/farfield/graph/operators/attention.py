@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.nn import functional
 
 from farfield.graph._node import Node
@@ -18,20 +17,9 @@ __all__ = ["OPERATORS"]
 def _attention(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
     query, key, value, mask = tensors
-    if a["enable_gqa"]:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
-    scale = query.shape[-1] ** -0.5 if a["scale"] is None else a["scale"]
-    scores = query @ key.mT * scale
-    if a["is_causal"]:
-        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-        scores = scores.masked_fill(~ones.tril(), -torch.inf)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    # A row with every place masked attends to nothing: its weights are 0, as torch has it.
-    blocked = (scores == -torch.inf).all(-1, keepdim=True)
-    weights = torch.softmax(scores, -1).masked_fill(blocked, 0.0)
-    return weights @ value
+    return functional.scaled_dot_product_attention(
+        query, key, value, mask, 0.0, a["is_causal"], scale=a["scale"], enable_gqa=a["enable_gqa"]
+    )
 
 
 def _kernel(call: Call) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from farfield.graph._node import Node
-from farfield.graph._size import Dimension
 from farfield.graph.operators._bindings import binding, example, positive, real
 from farfield.graph.operators._registry import Call, Operator, Target
 
@@ -40,10 +39,19 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias
 
 
+def _standard(node: Node, x: Tensor) -> bool:
+    """Whether torch's own kernel computes this norm: last axes, biased variance, stabiliser inside."""
+    a = node.attributes
+    last = tuple(a["dim"]) == trailing_axes(x.ndim, len(a["dim"]))
+    return last and a["eps_mode"] == "inside" and a.get("correction", 0) == 0
+
+
 def _layer_norm(node: Node, tensors: Sequence[Any]) -> Any:
     x, weight, bias = tensors
     a = node.attributes
     dim = list(a["dim"])
+    if _standard(node, x):
+        return functional.layer_norm(x, [x.shape[d] for d in dim], weight, bias, a["eps"])
     centred = x - x.mean(dim, keepdim=True)
     count = math.prod(x.shape[d] for d in dim)
     variance = centred.square().sum(dim, keepdim=True) / (count - a["correction"])
@@ -53,7 +61,10 @@ def _layer_norm(node: Node, tensors: Sequence[Any]) -> Any:
 def _rms_norm(node: Node, tensors: Sequence[Any]) -> Any:
     x, weight = tensors
     a = node.attributes
-    mean_square = x.square().mean(list(a["dim"]), keepdim=True)
+    dim = list(a["dim"])
+    if _standard(node, x):
+        return functional.rms_norm(x, [x.shape[d] for d in dim], weight, a["eps"])
+    mean_square = x.square().mean(dim, keepdim=True)
     return _affine(x / _stabilised(mean_square, a["eps"], a["eps_mode"]), weight, None)
 
 
@@ -115,10 +126,6 @@ def _rms_norm_arguments(call: Call) -> dict[str, Any]:
 
 def _native_group(call: Call) -> dict[str, Any]:
     return {"num_groups": call.arguments["group"]}
-
-
-def _normalized_input_shape(shape: tuple[Dimension, ...], dim: tuple[int, ...]) -> tuple[Dimension, ...]:
-    return tuple(shape[d] for d in dim)
 
 
 _STATISTICS = ("input", "weight", "bias", "running_mean", "running_var")

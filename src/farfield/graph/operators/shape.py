@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, front, integer, real
-from farfield.graph.operators._registry import Call, Operator, Target
+from farfield.graph.operators._registry import Call, Operator, Target, operand
 
 __all__ = ["OPERATORS"]
 
@@ -136,7 +136,8 @@ def _roll(node: Node, tensors: Sequence[Any]) -> Any:
 
 
 def _cast(node: Node, tensors: Sequence[Any]) -> Any:
-    return tensors[0].to(node.attributes["dtype"])
+    x = operand(node, tensors, 0, "input")
+    return torch.as_tensor(x).to(node.attributes["dtype"])
 
 
 def _identity(node: Node, tensors: Sequence[Any]) -> Any:
