@@ -1,13 +1,13 @@
 """What each node of a model does as ‖x‖ → ∞: verdicts, escape paths, horizons.
 
-Holds: sided growth rates and their rules, escape paths and cuts, jets at infinity and the horizon, witnesses of
-unboundedness, verdicts. May import: graph, gaussian, errors, _typing. Never: promises a number for every
+Holds: sided growth rates and their rules, escape paths and cuts, jets at infinity and the horizon, witnesses
+of unboundedness, verdicts. May import: graph, gaussian, errors, _typing. Never: promises a number for every
 input (that is certify's), renders a report, or changes a model.
 """
 
 from __future__ import annotations
 
-from farfield.growth import rules as _rules
+from farfield.growth import rules as rules
 from farfield.growth._analysis import Analysis, analyse_growth
 from farfield.growth._extent import Extent, Reason
 from farfield.growth._growth import Growth, Kind

@@ -125,9 +125,9 @@ class Analysis:
 def analyse_growth(program: Program) -> Analysis:
     """Bound the growth of every node of a program, for every input in Rⁿ at once.
 
-    A forward pass of sound rules over the pairs (sided rate, interval): see :mod:`farfield.growth._extent` for what
-    is claimed. Real arithmetic; exact products of degrees, no cancellation is seen (x − x counts as linear unless it is
-    written so). Boundedness is a property of paths [P1]: a node is BOUNDED if every path to it is cut.
+    A forward pass of sound rules over the pairs (sided rate, interval): see :mod:`farfield.growth._extent`
+    for what is claimed. Real arithmetic; degrees of products are exact, cancellation is not seen. Boundedness
+    is a property of paths [P1]: a node is BOUNDED if every path to it is cut.
 
     Parameters
     ----------
@@ -154,8 +154,8 @@ def extents(
     Parameters
     ----------
     forced
-        Extents to take for granted at some nodes, in place of what their rule says: for questions of the kind "what if a
-        norm stood here?".
+        Extents to take for granted at some nodes, in place of what their rule says: for questions of the kind
+        "what if a norm stood here?".
     """
     graph = program.to_networkx()
     reached = set(moving)

@@ -1,8 +1,8 @@
 """Gradient ascent on the sphere through the jet: how to reach growth that random directions miss.
 
-A minimum over many coordinates is positive in one orthant only, so relu(min(x)) grows along a thin cone. Its gradient
-vanishes outside, but that of the minimum itself does not: climb the leading coefficient of the last node along
-the escape path that still grows, in random combinations of its entries, and look again.
+A minimum over many coordinates is positive in one orthant only, so relu(min(x)) grows along a thin cone. Its
+gradient vanishes outside, but that of the minimum itself does not: climb the leading coefficient of the last
+node along the escape path that still grows, in random combinations of its entries, and look again.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ LARGEST_COPY = 20_000_000
 class Evaluator:
     """One output of a model as a function of its tensor inputs, in float64 and eval mode.
 
-    The module itself, copied to float64, where one was given and it is small enough; the captured program otherwise.
+    The module itself, copied to float64, where one was given and it is small enough; the captured program
+    otherwise.
 
     Parameters
     ----------

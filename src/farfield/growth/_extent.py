@@ -6,10 +6,11 @@ An :class:`Extent` claims, for every entry v of a tensor and **every** finite re
 - v grows upwards no faster than ``upper`` and downwards no faster than ``lower``;
 - |v| ≥ ``gap``;
 
-unless ``doubts`` is non-empty, in which case nothing is claimed and each doubt says why. A side that may have a
-pole is ``SINGULAR`` and ``poles`` says where. ``assumptions`` are what the claim rests on beyond the program
-itself (a norm without ε is undefined on constant rows). Sides are kept apart because
-exp(−relu(x)), min(x, 1) and softplus gates are bounded on one side only, and the next operator may need just that one.
+unless ``doubts`` is non-empty, in which case nothing is claimed and each doubt says why. A side that may have
+a pole is ``SINGULAR`` and ``poles`` says where. ``assumptions`` are what the claim rests on beyond the
+program itself (a norm without ε is undefined on constant rows). Sides are kept apart because
+exp(−relu(x)), min(x, 1) and softplus gates are bounded on one side only, and the next operator may need just
+that one.
 """
 
 from __future__ import annotations
@@ -246,8 +247,9 @@ def _product(pairs: tuple[tuple[_Part, _Part], ...], floor: Rate) -> tuple[Rate,
 def multiply(a: Extent, b: Extent, node: str) -> Extent:
     """v·w with signs: the positive side is positive×positive or negative×negative.
 
-    Rates multiply part by part (powers add), so a gate in [0, 1] keeps the sides of what it gates, and a factor that is
-    identically 0 removes the product. A pole times something that may vanish is undefined (0·∞).
+    Rates multiply part by part (powers add), so a gate in [0, 1] keeps the sides of what it gates, and a
+    factor that is identically 0 removes the product. A pole times something that may vanish is undefined
+    (0·∞).
     """
     (ap, an), (bp, bn) = _parts(a), _parts(b)
     floor = CONSTANT if a.constant and b.constant else BOUNDED

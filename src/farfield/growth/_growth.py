@@ -1,4 +1,4 @@
-"""The public word for how a node grows: one of seven kinds, with a degree, an interval, and the reason for not knowing."""
+"""How a node grows, in public words: one of seven kinds, a degree, an interval, or the reason for not knowing."""
 
 from __future__ import annotations
 

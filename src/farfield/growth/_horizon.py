@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,14 @@ class Horizon:
     slope
         lim f(λu)/λ: 0 where f tends to a value, NaN where it grows faster than linearly or is degenerate.
     degree
-        The leading power p of λ: 0 for a finite limit, 1 for a slope, also fractional; a logarithm adds a tiny
-        amount. NaN where degenerate.
+        The leading power p of λ: 0 for a finite limit, 1 for a slope, also fractional; a logarithm adds a
+        tiny amount. NaN where degenerate.
     coefficient
         lim f(λu)/λ^degree.
     degenerate
-        Neither a limit nor a leading term can be given: a decision on the way (which side of a ReLU, a tie in a
-        softmax, a row without variance) is within rounding error, the limit does not exist (a sine), or growth is faster
-        than every power.
+        Neither a limit nor a leading term can be given: a decision on the way (which side of a ReLU, a tie in
+        a softmax, a row without variance) is within rounding error, the limit does not exist (a sine), or
+        growth is faster than every power.
     notes
         Operators that could not be followed.
     """
@@ -71,22 +71,24 @@ def horizon(
 ) -> Horizon:
     """The limit of f(λu) (or of f(λu)/λ) for every direction u, exactly and in one pass.
 
-    Each node's value along the ray is carried as a truncated series in λ: biases enter at power 0, a ReLU follows the
-    sign of the leading coefficient, a LayerNorm whose argument grows becomes LayerNorm with ε = 0 of that coefficient, a
-    softmax becomes one-hot on the largest leading coefficient. So the far field of a network is itself a network
-    on the sphere, one forward pass long. Computed in float64 whatever the model's dtype; real arithmetic up to
-    rounding, with directions that rounding cannot decide reported as ``degenerate``.
+    Each node's value along the ray is carried as a truncated series in λ: biases enter at power 0, a ReLU
+    follows the sign of the leading coefficient, a LayerNorm whose argument grows becomes LayerNorm with ε = 0
+    of that coefficient, a softmax becomes one-hot on the largest leading coefficient. So the far field of a
+    network is itself a network on the sphere, one forward pass long. Computed in float64 whatever the model's
+    dtype; real arithmetic up to rounding, with directions that rounding cannot decide reported as
+    ``degenerate``.
 
     Parameters
     ----------
     model
         A module, an exported program, a file holding one, or a captured :class:`farfield.graph.Program`.
     directions
-        Shape ``(m, *input shape)``, the model's batch axis running over directions; or one axis more, each direction
-        a whole input (slower, for models without a batch axis). For several inputs a sequence with one entry per input;
-        ``None`` holds that input at its example.
+        Shape ``(m, *input shape)``, the model's batch axis running over directions; or one axis more, each
+        direction a whole input (slower, for models without a batch axis). For several inputs a sequence with
+        one entry per input; ``None`` holds that input at its example.
     example_inputs
-        As for :func:`farfield.graph.capture`; needed for inputs that do not move. Rows are taken from it in turn.
+        As for :func:`farfield.graph.capture`; needed for inputs that do not move. Rows are taken from it in
+        turn.
     output
         Which of the model's outputs.
 
@@ -112,6 +114,10 @@ def horizon(
             f"{len(starts)} example inputs. Pass one direction per input, None for those that stand still."
         )
     jet, notes = follow(program, given, starts, output)
+    if jet.values.is_complex():
+        raise InvalidValueError(
+            f"Output {program.outputs[output]!r} is complex; take its real or imaginary part for a horizon."
+        )
     return read(jet, notes)
 
 
@@ -146,13 +152,9 @@ def follow(
     name = program.outputs[output]
     whole = takes_whole_inputs(program, directions)
     for chunk in chunks(program, directions, starts):
-        for lowest in (0.0, LOWEST):
-            values, said = run_jets(program, chunk, lowest=lowest)
-            jet = values[name]
-            if isinstance(jet, tuple):
-                raise InvalidValueError(f"Output {name!r} holds several tensors.")
-            if lowest == LOWEST or not bool(_unresolved(jet).any()):
-                break
+        jet, said = _output_jet(program, chunk, name, 0.0)
+        if bool(_unresolved(jet).any()):
+            jet, said = _output_jet(program, chunk, name, LOWEST)
         notes.update(dict.fromkeys(said))
         if whole:
             jet = Jet(
@@ -163,8 +165,8 @@ def follow(
     together = found[0] if len(found) == 1 else join(found, 0)
     if together.ndim == 0 or together.shape[0] < count:
         raise InvalidValueError(
-            f"Output {name!r} has no axis that runs over the {count} directions, so they cannot share one pass. Give each "
-            "direction as a whole input: shape (m, *input shape with its batch axis)."
+            f"Output {name!r} has no axis that runs over the {count} directions, so they cannot share one pass. "
+            "Give each direction as a whole input: shape (m, *input shape with its batch axis)."
         )
     if together.shape[0] > count:
         together = Jet(
@@ -174,6 +176,16 @@ def follow(
             together.full_floor()[:count],
         )
     return together, tuple(notes)
+
+
+def _output_jet(
+    program: Program, inputs: Mapping[str, Jet], name: str, lowest: float
+) -> tuple[Jet, tuple[Reason, ...]]:
+    values, notes = run_jets(program, inputs, lowest=lowest)
+    jet = values[name]
+    if not isinstance(jet, Jet):
+        raise InvalidValueError(f"Output {name!r} holds several tensors.")
+    return jet, notes
 
 
 def takes_whole_inputs(program: Program, directions: Sequence[Tensor | None]) -> bool:
@@ -237,6 +249,8 @@ def _rows(spec: InputSpec, start: Tensor | None, size: int) -> Tensor:
 
 
 def _unresolved(jet: Jet) -> Tensor:
+    if not jet.values.is_floating_point():
+        return jet.full_floor() > 0.0
     first = lead(jet)
     return ~(
         (first.certain & (first.power > 0.0))
@@ -245,7 +259,9 @@ def _unresolved(jet: Jet) -> Tensor:
 
 
 def read(jet: Jet, notes: tuple[Reason, ...] = ()) -> Horizon:
-    """A jet as limit, slope, degree and leading coefficient."""
+    """A jet as limit, slope, degree and leading coefficient; booleans and integers as numbers."""
+    if not jet.values.is_floating_point():
+        jet = Jet(jet.powers, jet.values.to(torch.float64), jet.errors, jet.floor)
     first = lead(jet)
     growing = first.certain & (first.power > 0.0) & (first.power < MASKED)
     settled = ~growing & (torch.where(first.certain, first.power, first.limit) <= 0.0)

@@ -2,16 +2,16 @@
 
     v(λ) = Σ_p c_p λ^p + o(λ^floor),        p in ``powers``, largest first.
 
-Powers may be fractional (square roots) and negative (reciprocals); log λ is the infinitesimal power ``LOG_STEP``.
-Every c_p with p ≥ floor is exact in real arithmetic; computed in float64, it carries an estimate of its rounding
-error. ``floor`` is kept per entry: −∞ says that v *is* the sum, ``FLAT`` that the remainder is smaller than every
-power (exponentially small), +∞ that nothing is known. A decision that depends on whether a coefficient vanishes
-(which side of a ReLU, which token wins a softmax) is taken only outside the rounding error: see
-``farfield.growth._leading``. A coefficient within it raises the entry's floor instead, so that doubt
-travels with the numbers it touches and a direction is reported as degenerate rather than guessed.
+Powers may be fractional (square roots) and negative (reciprocals); log λ is the infinitesimal power
+``LOG_STEP``. Every c_p with p ≥ floor is exact in real arithmetic; computed in float64, it carries an
+estimate of its rounding error. ``floor`` is kept per entry: −∞ says that v *is* the sum, ``FLAT`` that the
+remainder is smaller than every power (exponentially small), +∞ that nothing is known. A decision that depends
+on whether a coefficient vanishes (which side of a ReLU, which token wins a softmax) is taken only outside the
+rounding error: see ``farfield.growth._leading``. A coefficient within it raises the entry's floor instead, so
+that doubt travels with the numbers it touches and a direction is reported as degenerate rather than guessed.
 
-Errors are propagated as root-sum-squares (rounding errors are close to independent), not as worst cases, which would
-drown every deep network; the decision threshold ``TOLERANCE`` leaves a wide margin for that.
+Errors are propagated as root-sum-squares (rounding errors are close to independent), not as worst cases,
+which would drown every deep network; the decision threshold ``TOLERANCE`` leaves a wide margin for that.
 """
 
 from __future__ import annotations
@@ -148,8 +148,9 @@ def monomial(power: float, scale: float) -> float:
 def constant(tensor: Tensor) -> Jet:
     """A value that does not move: its only power is 0 and it is exact.
 
-    Entries of size ``MASK`` or more (−∞ and the most negative float are how attention masks are written) become a
-    coefficient of the power ``MASKED``, above every power a network reaches, so that comparisons treat them as infinite.
+    Entries of size ``MASK`` or more (−∞ and the most negative float are how attention masks are written)
+    become a coefficient of the power ``MASKED``, above every power a network reaches, so that comparisons
+    treat them as infinite.
     """
     if tensor.is_floating_point():
         tensor = tensor.to(torch.float64)

@@ -49,8 +49,9 @@ class Lead:
 def lead(jet: Jet) -> Lead:
     """Leading power and sign of every entry.
 
-    A coefficient leads when |c| > TOLERANCE × its rounding error. One that is not exactly zero but within its error ends
-    the search in doubt: the entry is then only known up to that power. Exact zeros with no error are passed over.
+    A coefficient leads when |c| > TOLERANCE × its rounding error. One that is not exactly zero but within its
+    error ends the search in doubt: the entry is then only known up to that power. Exact zeros with no error
+    are passed over.
 
     Parameters
     ----------
@@ -103,8 +104,8 @@ def take(jet: Jet, dim: int, start: int, length: int) -> Jet:
 def winner_over(jet: Jet, dim: int) -> tuple[Jet, Tensor]:
     """The largest entry along one axis, which is kept with length 1, and its index there.
 
-    A knockout tournament of ⌈log₂ n⌉ rounds; where rounding cannot tell two entries apart, the value's floor says so and
-    the index is that of either.
+    A knockout tournament of ⌈log₂ n⌉ rounds; where rounding cannot tell two entries apart, the value's floor
+    says so and the index is that of either.
     """
     dim %= jet.ndim
     index = torch.arange(jet.shape[dim], device=jet.values.device)
@@ -129,7 +130,7 @@ def maximum_over(jet: Jet, dim: int) -> Jet:
 
 
 def gap_to_winner(jet: Jet, dim: int) -> tuple[Jet, Jet, Tensor]:
-    """V − max v along one axis, the maximum and its index; the winner's own gap is exactly 0, not a rounded one."""
+    """The gaps v − max v along one axis, the maximum and its index; the winner's own gap is exactly 0."""
     best, index = winner_over(jet, dim)
     own = torch.zeros(jet.shape, dtype=torch.bool, device=index.device).scatter(dim, index, True)
     gap = difference(jet, best)

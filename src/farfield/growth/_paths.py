@@ -244,7 +244,8 @@ def insertion_cut(
     """The smallest set of places where a norm would bound an output that is not bounded now.
 
     Vertices are the growing nodes; only floating tensors with at least three features in their last axis can
-    take a norm. A minimum vertex cut of the growing graph, then checked by running the analysis with those nodes bounded.
+    take a norm. A minimum vertex cut of the growing graph, then checked by running the analysis with those
+    nodes bounded.
 
     Parameters
     ----------
@@ -297,9 +298,9 @@ def _cut(analysis: Analysis, names: set[Any], output: str, moving: str | None) -
 def bounding_cut(analysis: Analysis, output: str, moving: str | None = None) -> Cut | None:
     """The smallest set of bounding nodes that cuts every way from the inputs to a bounded output.
 
-    A node bounds an operand when its value stays bounded though that operand grows linearly and the others do not. A
-    minimum cut that uses bounding nodes only; where boundedness comes from several one-sided limits together (a minimum
-    here, a maximum there), the frontier: nodes that are bounded while an operand is not.
+    A node bounds an operand when its value stays bounded though that operand grows linearly and the others do
+    not. A minimum cut that uses bounding nodes only; where boundedness comes from several one-sided limits
+    together (a minimum here, a maximum there), the frontier: nodes that are bounded while an operand is not.
     """
     program, table = analysis.program, _table(analysis, moving)
     if not _whole(table[output]).bounded:

@@ -1,7 +1,8 @@
 """Scalar functions by their far ends: the table behind the growth and the jet of every activation.
 
-A :class:`Profile` says how f behaves towards −∞ and +∞ (slope, offset, how fast it gets there), its range, its shape
-and its jumps. Everything else about an activation follows from these few numbers, so adding one is one entry.
+A :class:`Profile` says how f behaves towards −∞ and +∞ (slope, offset, how fast it gets there), its range,
+its shape and its jumps. Everything else about an activation follows from these few numbers, so adding one is
+one entry.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 __all__ = ["Profile", "Tail", "profile", "profile_names"]
 
@@ -22,15 +23,16 @@ Remainder: TypeAlias = Literal["exact", "flat", "algebraic", "bounded"]
 Shape: TypeAlias = Literal["increasing", "decreasing", "valley", "other"]
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-GELU_VALLEY, GELU_TANH_VALLEY, SILU_VALLEY, MISH_VALLEY = -0.75179152, -0.75246142, -1.27846454, -1.19248783
+GELU_VALLEY, GELU_TANH_VALLEY = -0.7517915246935645, -0.7524614220710161
+SILU_VALLEY, MISH_VALLEY = -1.278464542761074, -1.1924312145154954
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
     """f(v) = slope·v + offset + remainder towards one end.
 
-    ``remainder`` is zero from some point on (``exact``), smaller than every power (``flat``), O(1/v) (``algebraic``), or
-    only O(1) (``bounded``: oscillation, rounding).
+    ``remainder`` is zero from some point on (``exact``), smaller than every power (``flat``), O(1/v)
+    (``algebraic``), or only O(1) (``bounded``: oscillation, rounding).
     """
 
     slope: float
@@ -53,7 +55,7 @@ class Profile:
     shape
         ``valley`` functions decrease up to ``valley`` and increase from there; ``other`` claims nothing.
     valley
-        The minimiser, to about 1e-8.
+        The minimiser; its value is ``lo``.
     jumps
         Points of discontinuity; ``"everywhere"`` functions have a bounded remainder instead.
     saturates
@@ -94,8 +96,8 @@ class Profile:
         slack = 0.0
         if self.shape == "valley":
             slack = 1e-14
-            if lo <= self.valley <= hi:
-                low = min(low, self(self.valley))
+            if lo <= self.valley + 1e-6 and hi >= self.valley - 1e-6:
+                low = self.lo
         low = low if math.isinf(low) else low - 4e-15 * abs(low) - slack
         high = high if math.isinf(high) else high + 4e-15 * abs(high) + slack
         return max(low, self.lo), min(high, self.hi)
@@ -150,10 +152,10 @@ def _gelu(attributes: Attributes) -> Profile:
     approximate = attributes.get("approximate", "none")
     valley = GELU_TANH_VALLEY if approximate == "tanh" else GELU_VALLEY
     return Profile(
-        lambda x: F.gelu(x, approximate=approximate),
+        lambda x: functional.gelu(x, approximate=approximate),
         _FLAT_ZERO,
         _FLAT_IDENTITY,
-        lo=-0.17005,
+        lo=-0.1700407506 if approximate == "tanh" else -0.1699712075,
         shape="valley",
         valley=valley,
         saturates=False,
@@ -167,7 +169,7 @@ def _softplus(attributes: Attributes) -> Profile:
     # torch switches to the identity at beta·x = threshold, a drop of ln(1 + e^{-threshold})/beta: only for a
     # large threshold is the function increasing for every practical purpose, and even then not exactly.
     return Profile(
-        lambda x: F.softplus(x, beta=beta, threshold=threshold),
+        lambda x: functional.softplus(x, beta=beta, threshold=threshold),
         _FLAT_ZERO,
         _IDENTITY,
         lo=0.0,
@@ -183,18 +185,18 @@ def _hardtanh(attributes: Attributes) -> Profile:
 
 def _softshrink(attributes: Attributes) -> Profile:
     lambd = float(attributes.get("lambd", 0.5))
-    return Profile(lambda x: F.softshrink(x, lambd), Tail(1.0, lambd), Tail(1.0, -lambd))
+    return Profile(lambda x: functional.softshrink(x, lambd), Tail(1.0, lambd), Tail(1.0, -lambd))
 
 
 def _hardshrink(attributes: Attributes) -> Profile:
     lambd = float(attributes.get("lambd", 0.5))
-    return Profile(lambda x: F.hardshrink(x, lambd), _IDENTITY, _IDENTITY, jumps=(-lambd, lambd))
+    return Profile(lambda x: functional.hardshrink(x, lambd), _IDENTITY, _IDENTITY, jumps=(-lambd, lambd))
 
 
 def _threshold(attributes: Attributes) -> Profile:
     point, value = float(attributes["threshold"]), float(attributes["value"])
     return Profile(
-        lambda x: F.threshold(x, point, value),
+        lambda x: functional.threshold(x, point, value),
         Tail(0.0, value),
         _IDENTITY,
         lo=min(point, value),
@@ -229,14 +231,26 @@ _TABLE: dict[str, Callable[[Attributes], Profile]] = {
     "celu": lambda a: _exponential_unit(float(a.get("alpha", 1.0)), 1.0, 1.0 / float(a.get("alpha", 1.0))),
     "gelu": _gelu,
     "silu": lambda a: Profile(
-        F.silu, _FLAT_ZERO, _FLAT_IDENTITY, lo=-0.278465, shape="valley", valley=SILU_VALLEY, saturates=False
+        functional.silu,
+        _FLAT_ZERO,
+        _FLAT_IDENTITY,
+        lo=-0.2784645428,
+        shape="valley",
+        valley=SILU_VALLEY,
+        saturates=False,
     ),
     "mish": lambda a: Profile(
-        F.mish, _FLAT_ZERO, _FLAT_IDENTITY, lo=-0.308845, shape="valley", valley=MISH_VALLEY, saturates=False
+        functional.mish,
+        _FLAT_ZERO,
+        _FLAT_IDENTITY,
+        lo=-0.3088434131,
+        shape="valley",
+        valley=MISH_VALLEY,
+        saturates=False,
     ),
     "softplus": _softplus,
     "softsign": lambda a: Profile(
-        F.softsign,
+        functional.softsign,
         Tail(0.0, -1.0, "algebraic"),
         Tail(0.0, 1.0, "algebraic"),
         lo=-1.0,
@@ -251,11 +265,11 @@ _TABLE: dict[str, Callable[[Attributes], Profile]] = {
     ),
     "atan": lambda a: _saturating(torch.atan, -math.pi / 2, math.pi / 2, "algebraic"),
     "hardtanh": _hardtanh,
-    "hardsigmoid": lambda a: _saturating(F.hardsigmoid, 0.0, 1.0, "exact"),
+    "hardsigmoid": lambda a: _saturating(functional.hardsigmoid, 0.0, 1.0, "exact"),
     "hardswish": lambda a: Profile(
-        F.hardswish, _ZERO, _IDENTITY, lo=-0.375, shape="valley", valley=-1.5, saturates=False
+        functional.hardswish, _ZERO, _IDENTITY, lo=-0.375, shape="valley", valley=-1.5, saturates=False
     ),
-    "logsigmoid": lambda a: Profile(F.logsigmoid, _FLAT_IDENTITY, _FLAT_ZERO, hi=0.0),
+    "logsigmoid": lambda a: Profile(functional.logsigmoid, _FLAT_IDENTITY, _FLAT_ZERO, hi=0.0),
     "tanhshrink": lambda a: Profile(
         lambda x: x - torch.tanh(x), Tail(1.0, 1.0, "flat"), Tail(1.0, -1.0, "flat"), shape="other"
     ),

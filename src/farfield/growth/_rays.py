@@ -148,8 +148,8 @@ def _sizes(program: Program, inputs: Mapping[str, Jet]) -> dict[str, int]:
                 fits = fits and wanted == got
         if not fits:
             raise InvalidValueError(
-                f"Input {spec.name!r} has shape {list(spec.shape)} in this program (equal letters mean equal sizes) and "
-                f"was given {list(shape)}. Capture with an example of the shape you want."
+                f"Input {spec.name!r} has shape {list(spec.shape)} in this program (equal letters mean equal "
+                f"sizes) and was given {list(shape)}. Capture with an example of the shape you want."
             )
     return sizes
 

@@ -139,8 +139,8 @@ def size_of(shape: tuple[Any, ...]) -> float:
 def register_growth_rule(op: str, rule: GrowthRule) -> GrowthRule:
     """Say how an operator grows; the last registration counts.
 
-    The rule must be sound: what it returns has to hold for every value its operands may take according to their
-    extents. Use the functions on extents (``add``, ``multiply``, ``interval``, …), which are.
+    The rule must be sound: what it returns has to hold for every value its operands may take according to
+    their extents. Use the functions on extents (``add``, ``multiply``, ``interval``, …), which are.
 
     Parameters
     ----------

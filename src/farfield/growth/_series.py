@@ -37,7 +37,8 @@ REAL_POWER = 1 / 64
 def at_limit(
     jet: Jet, function: Callable[[Tensor], Tensor], mask: Tensor, jumps: tuple[float, ...] = ()
 ) -> Jet:
-    """f(v) for the entries of a jet that have a finite limit c₀, as f(c₀) + o(1); exact where v is exactly c₀.
+    """f(v) for the entries of a jet that have a finite limit c₀, as f(c₀) + o(1); exact where v is exactly
+    c₀.
 
     Parameters
     ----------
@@ -68,8 +69,8 @@ def at_limit(
 def power(jet: Jet, exponent: float, lowest: float) -> Jet:
     """v^r entry by entry, from (cλ^p)^r (1 + δ)^r with the binomial series in δ.
 
-    Where v is certainly zero, positive exponents give 0; where it may be, the size of its remainder decides. A
-    negative base needs an integer exponent, a vanishing one a positive exponent: other entries are left
+    Where v is certainly zero, positive exponents give 0; where it may be, the size of its remainder decides.
+    A negative base needs an integer exponent, a vanishing one a positive exponent: other entries are left
     unknown (floor +∞).
     """
     first = lead(jet)

@@ -34,7 +34,8 @@ class Step:
     Parameters
     ----------
     node
-        The operation; its attributes are plain numbers (dynamic sizes resolved, floating types read as float64).
+        The operation; its attributes are plain numbers (dynamic sizes resolved, floating types read as
+        float64).
     operands
         The jet of each tensor argument; ``None`` where absent.
     lowest

@@ -54,8 +54,8 @@ class Verdict:
     paths
         Escape paths, where not bounded.
     cut
-        For BOUNDED: the fewest bounding nodes that cut every path. Otherwise the fewest places where a norm would
-        bound the output (``None`` if there is none).
+        For BOUNDED: the fewest bounding nodes that cut every path. Otherwise the fewest places where a norm
+        would bound the output (``None`` if there is none).
     """
 
     status: Status
@@ -132,8 +132,8 @@ class GrowthReport:
             if verdict.output == wanted and verdict.input == input:
                 return verdict
         raise InvalidValueError(
-            f"There is no verdict on output {wanted!r} for input {input!r}. Outputs: {list(self.program.outputs)}; real "
-            f"inputs: {list(self.analysis.alone)}."
+            f"There is no verdict on output {wanted!r} for input {input!r}. Outputs: "
+            f"{list(self.program.outputs)}; real inputs: {list(self.analysis.alone)}."
         )
 
     def __str__(self) -> str:
@@ -157,9 +157,10 @@ def analyse(
 ) -> GrowthReport:
     """Decide for every output whether it is bounded on all of Rⁿ, and prove it.
 
-    BOUNDED is a theorem about real arithmetic: abstract interpretation with sound rules. UNBOUNDED comes with a direction
-    and an exact rate, confirmed by evaluating the model in float64. Everything else is UNKNOWN, with the node and the
-    reason. Bounded does not mean correct: nothing is said about accuracy far from the data.
+    BOUNDED is a theorem about real arithmetic: abstract interpretation with sound rules. UNBOUNDED comes with
+    a direction and an exact rate, confirmed by evaluating the model in float64. Everything else is UNKNOWN,
+    with the node and the reason. Bounded does not mean correct: nothing is said about accuracy far from the
+    data.
 
     Parameters
     ----------
@@ -233,8 +234,8 @@ def _starts(program: Program, example_inputs: Any) -> tuple[Tensor, ...]:
         starts = [_zeros(spec.shape, spec.dtype) for spec in program.inputs]
     if len(starts) != len(program.inputs):
         raise InvalidValueError(
-            f"The program takes {len(program.inputs)} tensors ({', '.join(s.name for s in program.inputs)}) and "
-            f"example_inputs holds {len(starts)}."
+            f"The program takes {len(program.inputs)} tensors ({', '.join(s.name for s in program.inputs)}) "
+            f"and example_inputs holds {len(starts)}."
         )
     return tuple(starts)
 

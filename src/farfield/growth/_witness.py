@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,8 +48,8 @@ class Witness:
     Parameters
     ----------
     directions
-        Moving input → direction u, one row (of the shape of one sample; of the whole input where the model has
-        no batch axis). Together of unit length.
+        Moving input → direction u, one row (of the shape of one sample; of the whole input where the model
+        has no batch axis). Together of unit length.
     slope
         lim f(λu)/λ^degree. For exponential growth: the measured lim log |f(λu)|/λ.
     degree
@@ -64,8 +65,8 @@ class Witness:
     evidence
         Evaluations of the model at growing λ.
     method
-        ``"jet"``: the rate is exact and the evaluations agree with it to 1e-5. ``"measured"``: growth faster than any power
-        was observed up to the largest representable numbers; there is no exact rate.
+        ``"jet"``: the rate is exact and the evaluations agree with it to 1e-5. ``"measured"``: growth faster
+        than any power was observed up to the largest representable numbers; there is no exact rate.
     evaluated
         What was run to confirm it.
     """
@@ -134,7 +135,7 @@ class Search:
 
     @property
     def by_rows(self) -> bool:
-        """Every direction can be one row of a batch: the batch axis is dynamic and leads to the output's first axis."""
+        """Every direction can be one row of a batch: its dynamic axis is the first axis of the output too."""
         specs = [spec for spec in self.program.inputs if spec.name in self.moving]
         first = {spec.shape[0] if spec.shape else None for spec in specs}
         shape = self.program.node(self.program.outputs[self.output]).shape
@@ -160,10 +161,10 @@ def find_witness(
 ) -> Witness | None:
     """Search a direction in which an output grows, and confirm it on the model.
 
-    Random directions, coordinate axes and sign patterns first, followed exactly to infinity; then gradient ascent, by
-    autograd through the jet, on the last node that still grows along the escape path; then, where only growth faster
-    than every power is left, measurement. Nothing is returned that evaluations in float64 up to λ = 1e8 (and beyond, where
-    lower-order terms are large) do not confirm to 1e-5.
+    Random directions, coordinate axes and sign patterns first, followed exactly to infinity; then gradient
+    ascent, by autograd through the jet, on the last node that still grows along the escape path; then, where
+    only growth faster than every power is left, measurement. Nothing is returned that evaluations in float64
+    up to λ = 1e8 (and beyond, where lower-order terms are large) do not confirm to 1e-5.
 
     Parameters
     ----------
@@ -224,7 +225,8 @@ def _split(search: Search, flat: Tensor) -> list[Tensor | None]:
 
 
 def _unit(flat: Tensor) -> Tensor:
-    return flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    length: Tensor = torch.linalg.vector_norm(flat, dim=-1, keepdim=True)
+    return flat / length.clamp_min(1e-300)
 
 
 def _normal(search: Search, count: int) -> Tensor:
@@ -357,8 +359,8 @@ def confirm(search: Search, flat: Tensor, index: tuple[int, ...]) -> Witness | N
 def _entry_of(jet: Jet, index: tuple[int, ...]) -> Jet:
     return Jet(
         jet.powers,
-        jet.values[(slice(None), *index)],
-        jet.errors[(slice(None), *index)],
+        torch.stack([values[index] for values in jet.values]),
+        torch.stack([errors[index] for errors in jet.errors]),
         jet.full_floor()[index],
     )
 
@@ -366,9 +368,10 @@ def _entry_of(jet: Jet, index: tuple[int, ...]) -> Jet:
 def _agrees(jet: Jet, degree: float, slope: float, evidence: Sequence[Evidence]) -> bool:
     """Growth is seen, and the measured rate is the claimed one.
 
-    Where the next term is at least half a power of λ below, the plain ratio f/λ^p must agree to 1e-5. Next to a
-    logarithm it converges too slowly to show that by itself (λ + λ/log λ, log λ + λ^{-0.05}): then either the known part
-    of the series agrees to 1e-4, or the increase between the two farthest radii is the claimed one to 1e-3.
+    Where the next term is at least half a power of λ below, the plain ratio f/λ^p must agree to 1e-5. Next to
+    a logarithm it converges too slowly to show that by itself (λ + λ/log λ, log λ + λ^{-0.05}): then either
+    the known part of the series agrees to 1e-4, or the increase between the two farthest radii is the claimed
+    one to 1e-2.
     """
     if len(evidence) < 4:
         return False
@@ -392,7 +395,7 @@ def _agrees(jet: Jet, degree: float, slope: float, evidence: Sequence[Evidence])
     if abs(last.value - known) <= 10 * AGREEMENT * abs(slope) * leading:
         return True
     rise = (last.value - before.value) / (leading - monomial(degree, before.radius))
-    return not swift and abs(rise - slope) <= 1e-3 * abs(slope)
+    return not swift and abs(rise - slope) <= 1e-2 * abs(slope)
 
 
 def _climb(search: Search) -> Witness | None:
@@ -439,13 +442,13 @@ def _exponential_along(search: Search, flat: Tensor) -> Witness | None:
         radius *= 2.0**0.5
     if len(table) < 6:
         return None
-    # Local exponents d log|f| / d log λ over the last steps: a power keeps them constant, an exponential doubles them
-    # with every doubling of λ.
+    # Local exponents d log|f| / d log λ over the last steps: a power keeps them constant, an exponential
+    # doubles them with every doubling of λ.
     sizes = torch.stack([row.abs() for _, row in table[-6:]])
     entry = int(sizes[-1].argmax())
     logs = [math.log(max(float(s), 1e-300)) for s in sizes[:, entry]]
-    steps = [(b - a) / (0.5 * math.log(2.0)) for a, b in zip(logs, logs[1:], strict=False)]
-    rising = all(b > 1.2 * a for a, b in zip(steps, steps[1:], strict=False))
+    steps = [(b - a) / (0.5 * math.log(2.0)) for a, b in itertools.pairwise(logs)]
+    rising = all(b > 1.2 * a for a, b in itertools.pairwise(steps))
     if not (steps[0] > 8.0 and rising and logs[-1] > 100.0):
         return None
     names = [spec.name for spec in search.program.inputs]

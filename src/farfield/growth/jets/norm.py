@@ -1,8 +1,8 @@
 """Jets of normalisations: a growing row is replaced by its direction, and what is left is a limit.
 
-For LayerNorm: if the centred row grows, the limit is LayerNorm with ε = 0 of its leading coefficients; if only power 0
-is left of it, LayerNorm with its ε; both come out of one series for (variance + ε)^{−1/2}. [P1], and the far-field
-section of the theory page.
+For LayerNorm: if the centred row grows, the limit is LayerNorm with ε = 0 of its leading coefficients; if
+only power 0 is left of it, LayerNorm with its ε; both come out of one series for (variance + ε)^{−1/2}. [P1],
+and the far-field section of the theory page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from farfield.growth._jet import ABOVE, Jet, add, constant, multiply, scale, shift, unknown_like
 from farfield.growth._leading import difference, maximum
@@ -160,13 +159,7 @@ def _running(step: Step) -> Jet:
     """The affine map by stored statistics."""
     x = step.jet(0)
     shape = _channels(x)
-    spread = _tensor(step, 4, shape) + float(step.attributes["eps"])
-    factor = spread.rsqrt()
-    if step.present(1):
-        factor = factor * _tensor(step, 1, shape)
-    result = multiply(difference(x, constant(_tensor(step, 3, shape))), constant(factor), step.lowest)
-    return add(result, constant(_tensor(step, 2, shape))) if step.present(2) else result
-
-
-def _tensor(step: Step, index: int, shape: tuple[int, ...]) -> Tensor:
-    return step.jet(index).at(0.0).reshape(shape)
+    spread = shift(_shaped(step.jet(4), shape), float(step.attributes["eps"]))
+    centred = difference(x, _shaped(step.jet(3), shape))
+    factor = power(spread, -0.5, step.lowest - _reach(centred))
+    return _affine(step, multiply(centred, factor, step.lowest), 1, 2, shape)

@@ -74,7 +74,7 @@ for _name in ("cat", "stack", "slice_scatter", "select_scatter", "copy"):
 def _getitem(step: Step) -> JetValue:
     operand = step.operands[0]
     if isinstance(operand, tuple):
-        return operand[step.attributes["index"]]
+        return operand[int(step.attributes["index"])]
     return moved(step, [step.jet(0)])
 
 
@@ -108,13 +108,7 @@ def _cast(step: Step) -> Jet:
     if jet.values.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex):
         if dtype == torch.bool:
             first = lead(jet)
-            truth = Jet(
-                (0.0,),
-                first.certain.unsqueeze(0),
-                torch.zeros_like(first.limit).unsqueeze(0),
-                torch.where(first.certain | first.zero, -INF, ABOVE),
-            )
-            return truth
+            return truth(first.certain, ~(first.certain | first.zero))
         return apply_profile(jet, profile("trunc", {}))
     return Jet(jet.powers, jet.values.to(dtype), jet.errors, jet.floor)
 
@@ -142,18 +136,8 @@ def _read(step: Step) -> JetValue:
     return unknown_like(result)
 
 
-for _name in ("index", "index_select", "gather", "take"):
+for _name in ("index", "index_select", "gather", "take", "embedding"):
     register_jet_rule(_name, _read)
-
-
-@jet_rule("embedding")
-def _embedding(step: Step) -> Jet:
-    index, table = step.jet(0), step.jet(1)
-    place = index.at(0.0).long()
-    values = torch.stack([step.compute(place, v) for v in table.values])
-    errors = torch.stack([step.compute(place, e) for e in table.errors])
-    result = Jet(table.powers, values, errors, step.compute(place, table.full_floor()))
-    return result if bool((index.floor == -INF).all()) else unknown_like(result)
 
 
 def _written(step: Step, jets: list[Jet], indices: list[Tensor | None], decided: bool) -> Jet:

@@ -1,12 +1,12 @@
 """Growth rules, one operator family per file.
 
-Holds: for each operator, what its value can do as inputs grow, given what its operands can do. May import: the
-extents, rates and registry of ``growth``. Never: looks at a whole program or evaluates a model.
+Holds: for each operator, what its value can do as inputs grow, given what its operands can do. May import:
+the extents, rates and registry of ``growth``. Never: looks at a whole program or evaluates a model.
 """
 
 from __future__ import annotations
 
-from farfield.growth.rules import (  # noqa: F401  imported for what they register; later files refine earlier ones
+from farfield.growth.rules import (
     activation,
     arithmetic,
     attention,
@@ -22,4 +22,18 @@ from farfield.growth.rules import (  # noqa: F401  imported for what they regist
     transcendental,
 )
 
-__all__: list[str] = []
+__all__ = [
+    "activation",
+    "arithmetic",
+    "attention",
+    "create",
+    "fourier",
+    "linear",
+    "norm",
+    "pool",
+    "recurrent",
+    "reduce",
+    "select",
+    "shape",
+    "transcendental",
+]

@@ -120,10 +120,10 @@ def _add(site: Site) -> Extent:
 @growth_rule("sub")
 def _sub(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
-    if site.node.inputs[0] is not None and site.node.inputs[0] == site.node.inputs[1] and first.known:
-        if float(site.attributes.get("alpha", 1)) == 1.0:
-            return interval(0.0, 0.0, first)
-    return add(first, scale(other, -float(site.attributes.get("alpha", 1))), site.name)
+    alpha, (left, right) = float(site.attributes.get("alpha", 1)), site.node.inputs
+    if left is not None and left == right and alpha == 1.0 and first.known:
+        return interval(0.0, 0.0, first)
+    return add(first, scale(other, -alpha), site.name)
 
 
 @growth_rule("mul")
@@ -131,9 +131,41 @@ def _mul(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
     if _is_complex(site):
         return symmetric(multiply(symmetric(first), symmetric(other), site.name), 2.0)
-    if site.node.inputs[0] is not None and site.node.inputs[0] == site.node.inputs[1]:
-        return square(first)
+    ratio_of = _proportion(site)
+    if ratio_of is not None:
+        return scale(square(first), ratio_of)
     return multiply(first, other, site.name)
+
+
+def _proportion(site: Site) -> float | None:
+    """C such that the second factor is c times the first, where both are plainly multiples of one node."""
+    if site.node.inputs[0] is None or site.node.inputs[1] is None:
+        return None
+    first, a = _unscaled(site, site.node.inputs[0])
+    second, b = _unscaled(site, site.node.inputs[1])
+    return b / a if first == second and a != 0.0 else None
+
+
+def _unscaled(site: Site, name: str) -> tuple[str, float]:
+    """The node that this one is a number times, and the number."""
+    factor = 1.0
+    for _ in range(4):
+        node = site.lookup(name)
+        number = node.attributes.get("other")
+        if node.op == "neg" and node.inputs[0] is not None:
+            name, factor = node.inputs[0], -factor
+        elif (
+            node.op in ("mul", "div")
+            and node.inputs[0] is not None
+            and node.inputs[1] is None
+            and isinstance(number, int | float)
+            and number != 0
+            and not node.attributes.get("rounding_mode")
+        ):
+            name, factor = node.inputs[0], factor * (number if node.op == "mul" else 1.0 / number)
+        else:
+            break
+    return name, factor
 
 
 @growth_rule("div")

@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 @growth_rule("attention")
 def _attention(site: Site) -> Extent:
-    """softmax(…)·V lies in the convex hull of V's rows whatever query and key do (of V and 0 where rows can be masked)."""
+    """softmax(…)·V lies in the convex hull of V's rows, and of 0 where rows can be masked, whatever Q and K do."""
     query, key, value, mask = (site.optional(i) for i in range(4))
     if query is None or key is None or value is None:
         return undefined(site.name, "attention without a query, a key or a value")

@@ -32,8 +32,8 @@ ZERO = interval(0.0, 0.0)
 def affine(value: Extent, weight: Tensor, node: str) -> Extent:
     """Σ_i w_ji v_i for every row j of a constant matrix: an interval from the signed row sums.
 
-    Positive weights carry a side of v to the same side, negative ones to the other; rows of zeros carry nothing.
-    Cost: two passes over the weights, no copy.
+    Positive weights carry a side of v to the same side, negative ones to the other; rows of zeros carry
+    nothing. Cost: two passes over the weights, no copy.
     """
     weight = weight.detach()
     if weight.numel() == 0:
@@ -156,9 +156,24 @@ def _conv_transpose(site: Site) -> Extent:
 
 @growth_rule("embedding")
 def _embedding(site: Site) -> Extent:
-    table, index = site.extent(1), site.extent(0)
+    return inherit(_picked(site), site.extent(1))
+
+
+@growth_rule("embedding_bag")
+def _embedding_bag(site: Site) -> Extent:
+    """Rows of a table summed (mode 0, perhaps weighted), averaged or maximised; an empty bag is 0."""
+    rows = _picked(site)
+    if site.present(3):
+        rows = multiply(rows, site.extent(3), site.name)
+    if int(site.attributes.get("mode", 0)) == 0:
+        producer = site.producers[1]
+        rows = stretch(rows, size_of(producer.shape) if producer is not None else INF)
+    return inherit(join(rows, ZERO), *site.everything())
+
+
+def _picked(site: Site) -> Extent:
+    """Rows of a table at moving places: they move, boundedly, even if the table does not."""
+    table, index = site.extent(0), site.extent(1)
     if table.constant and not index.constant:
-        return inherit(
-            replace(table, lower=max(table.lower, BOUNDED), upper=max(table.upper, BOUNDED)), index
-        )
-    return inherit(table, index)
+        return replace(table, lower=max(table.lower, BOUNDED), upper=max(table.upper, BOUNDED))
+    return table

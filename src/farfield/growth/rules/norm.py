@@ -27,8 +27,9 @@ INF = math.inf
 def normalised(site: Site, size: float, weight: int | None, bias: int | None, what: str) -> Extent:
     """A value confined to [−size, size] for every finite input, then its affine part.
 
-    With ε = 0 the norm is undefined where its denominator vanishes (a constant row for LayerNorm, a zero row for the
-    others): the claim then carries that as an assumption. An argument that may be infinite has no normalised value.
+    With ε = 0 the norm is undefined where its denominator vanishes (a constant row for LayerNorm, a zero row
+    for the others): the claim then carries that as an assumption. An argument that may be infinite has no
+    normalised value.
     """
     x = site.extent(0)
     if x.rate == SINGULAR:
@@ -36,7 +37,7 @@ def normalised(site: Site, size: float, weight: int | None, bias: int | None, wh
     norm_eps = float(site.attributes.get("eps", 0.0) or 0.0)
     if norm_eps < 0.0:
         return undefined(site.name, f"{what} with a negative ε = {norm_eps:g} can divide by zero", x)
-    bound = widened(size, up=True)
+    bound = size * (1.0 + 1e-12)
     value = interval(-bound, bound, x)
     if norm_eps == 0.0:
         row = "constant" if what in ("LayerNorm", "GroupNorm", "InstanceNorm") else "zero"
@@ -102,7 +103,7 @@ def _batch_norm(site: Site) -> Extent:
     if site.attributes.get("training"):
         return undefined(
             site.name,
-            "BatchNorm uses the statistics of the batch at hand; call model.eval() to audit the function that is served",
+            "BatchNorm uses the statistics of the batch at hand; call model.eval() for the function that is served",
             site.extent(0),
         )
     return _running(site)

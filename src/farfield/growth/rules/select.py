@@ -14,25 +14,34 @@ __all__: list[str] = []
 
 @growth_rule("where")
 def _where(site: Site) -> Extent:
-    """One of the two; a branch that the condition itself compares with a number is cut at that number."""
+    """One of the two; a branch whose own size the condition compares with a number is cut at that number."""
     yes, no = site.operand(1, "input"), site.operand(2, "other")
     condition = site.producers[0]
-    limit = (
-        condition.attributes.get("other") if condition is not None and len(condition.inputs) == 2 else None
-    )
-    if condition is not None and isinstance(limit, int | float) and condition.inputs[1] is None:
-        if condition.op in ("gt", "ge", "lt", "le"):
+    if condition is not None and condition.op in ("gt", "ge", "lt", "le"):
+        limit, subject = condition.attributes.get("other"), condition.inputs[0]
+        if isinstance(limit, int | float) and subject is not None and condition.inputs[1] is None:
             rising = condition.op in ("gt", "ge")
-            subject = condition.inputs[0]
-            branches = site.node.inputs[1:3]
-            if branches[0] == subject:
-                yes = _cut(yes, limit, keep_above=rising)
-            if branches[1] == subject:
-                no = _cut(no, limit, keep_above=not rising)
+            yes = _restricted(site, 1, yes, subject, float(limit), keep_above=rising)
+            no = _restricted(site, 2, no, subject, float(limit), keep_above=not rising)
     result = inherit(join(yes, no), site.extent(0))
     if result.constant and not site.extent(0).constant and result.lo != result.hi:
         result = replace(result, lower=max(result.lower, BOUNDED), upper=max(result.upper, BOUNDED))
     return result
+
+
+def _restricted(
+    site: Site, index: int, value: Extent, subject: str, limit: float, *, keep_above: bool
+) -> Extent:
+    """A branch given that the compared node (the branch itself, or its absolute value) lies beyond the limit."""
+    branch = site.node.inputs[index]
+    if branch is None:
+        return value
+    if branch == subject:
+        return _cut(value, limit, keep_above=keep_above)
+    size = site.lookup(subject)
+    if size.op == "abs" and size.inputs[0] == branch and not keep_above and limit >= 0.0:
+        return _cut(_cut(value, limit, keep_above=False), -limit, keep_above=True)
+    return value
 
 
 def _cut(value: Extent, limit: float, *, keep_above: bool) -> Extent:

@@ -62,7 +62,7 @@ for _name in ("cat", "stack", "slice_scatter", "select_scatter"):
 def _getitem(site: Site) -> Claim:
     operand = site.operands[0]
     if isinstance(operand, tuple):
-        return operand[site.attributes["index"]]
+        return operand[int(site.attributes["index"])]
     return site.extent(0)
 
 

@@ -1,0 +1,128 @@
+"""Independent checks of what growth claims, by evaluation in float64 and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from farfield.graph import Program
+from farfield.growth import Analysis
+from farfield.growth._horizon import follow, read
+from farfield.growth._rate import Level
+
+RADII = (1e-2, 1.0, 10.0, 1e2, 1e4, 1e6, 1e8)
+ROUNDING = 1e-9
+"""The claims are about real arithmetic; the evaluations round. Nothing else is forgiven."""
+
+
+class Plain(nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
+
+
+def interval_violations(
+    program: Program, analysis: Analysis, batches: Iterable[Sequence[Tensor]]
+) -> list[tuple[str, str, float, float, float, float]]:
+    """Nodes whose value leaves the interval claimed for it: (node, op, least, largest, claimed lo, claimed hi)."""
+    found = []
+    for batch in batches:
+        values = program.evaluate(*batch)
+        for node in program.nodes:
+            value = values[node.name]
+            if node.role == "constant" or not isinstance(value, Tensor) or value.numel() == 0:
+                continue
+            extent = analysis.extent(node.name)
+            if extent.doubts:
+                continue
+            value = torch.view_as_real(value) if value.is_complex() else value.to(torch.float64)
+            if bool(torch.isnan(value).any()):
+                if node.op != "input" and _operands_finite(values, node.operands):
+                    found.append((node.name, node.op, math.nan, math.nan, extent.lo, extent.hi))
+                continue
+            least, largest = float(value.min()), float(value.max())
+            slack = ROUNDING * max(1.0, *(abs(v) for v in (extent.lo, extent.hi) if math.isfinite(v)), 1.0)
+            if least < extent.lo - slack or largest > extent.hi + slack:
+                found.append((node.name, node.op, least, largest, extent.lo, extent.hi))
+    return found
+
+
+def _operands_finite(values: dict[str, Tensor], names: Iterable[str]) -> bool:
+    tensors = [values[name] for name in names]
+    return all(isinstance(t, Tensor) and bool(torch.isfinite(t).all()) for t in tensors if not isinstance(t, tuple))
+
+
+def rate_violations(
+    program: Program, analysis: Analysis, directions: Sequence[Tensor], moving: str | None = None
+) -> list[tuple[str, str, str, float, float]]:
+    """Nodes that grow faster between radius 1e4 and 1e8 than claimed: (node, op, side, size before, size after)."""
+    sizes: dict[float, dict[str, tuple[float, float]]] = {}
+    for radius in RADII:
+        values = program.evaluate(*(radius * u if u.is_floating_point() else u for u in directions))
+        sizes[radius] = {}
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.numel() and not value.is_complex():
+                value = value.to(torch.float64)
+                if bool(torch.isfinite(value).all()):
+                    sizes[radius][name] = (max(0.0, -float(value.min())), max(0.0, float(value.max())))
+    found = []
+    for node in program.nodes:
+        extent = analysis.extent(node.name, moving)
+        if node.role == "constant" or extent.doubts or node.name not in sizes[1e8]:
+            continue
+        for index, side, rate in ((0, "lower", extent.lower), (1, "upper", extent.upper)):
+            near = [sizes[r][node.name][index] for r in RADII if r <= 1e4 and node.name in sizes[r]]
+            before, after = max([1.0, *near]), sizes[1e8][node.name][index]
+            if rate.level <= Level.BOUNDED:
+                limit = 3.0 * before
+            elif rate.level == Level.POWER:
+                limit = 30.0 * before * 1e4 ** (rate.degree + 0.1)
+            else:
+                continue
+            if after > limit:
+                found.append((node.name, node.op, side, before, after))
+    return found
+
+
+def horizon_violations(
+    program: Program,
+    directions: Sequence[Tensor | None],
+    starts: Sequence[Tensor | None],
+    evaluate: Callable[[float], Tensor],
+    *,
+    radius: float = 1e8,
+    tolerance: float = 1e-4,
+) -> list[str]:
+    """Limits, slopes and leading terms that an evaluation at a large radius contradicts."""
+    jet, _ = follow(program, directions, starts)
+    seen = read(jet)
+    far = evaluate(radius)
+    if far.dtype == torch.bool:
+        known = ~seen.degenerate
+        return [] if bool((seen.value == far)[known].all()) else ["a discrete limit is not attained"]
+    far = far.to(torch.float64)
+    found = []
+    settled = ~torch.isnan(seen.value)
+    tolerance = max(tolerance, 10 * radius**-0.5)
+    error = (seen.value - far).abs() / (1.0 + far.abs())
+    if bool((error[settled] > tolerance).any()):
+        found.append(f"limit off by {float(error[settled].max()):.3g}")
+    flat = ~torch.isnan(seen.slope)
+    slope_error = (seen.slope - far / radius).abs() / (1.0 + seen.slope.abs())
+    if bool((slope_error[flat] > tolerance).any()):
+        found.append(f"slope off by {float(slope_error[flat].max()):.3g}")
+    growing = (seen.degree >= 0.5) & torch.isfinite(far) & (seen.coefficient.abs() > 1e-3)
+    if bool(growing.any()):
+        ratio = far / radius**seen.degree
+        ratio_error = ((ratio - seen.coefficient).abs() / seen.coefficient.abs())[growing]
+        if bool((ratio_error > 0.05).any()):
+            found.append(f"leading coefficient off by {float(ratio_error.max()):.3g}")
+    return found
