@@ -14,6 +14,7 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph._program import Program
+from farfield.graph.operators import operator
 
 __all__ = ["prune", "rewire", "simplify"]
 
@@ -21,14 +22,14 @@ _POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
 
 def simplify(program: Program) -> Program:
-    """The same program with aliases removed and each operation under its plainest name.
+    """The same program with aliases and repeated steps removed and each operation under its plainest name.
 
     ``x·x`` and ``x²`` become ``square``; ``x^½``, ``x^−½``, ``x^−1`` and ``1/x`` become ``sqrt``, ``rsqrt``
     and ``reciprocal``; ``max(x, 0)`` becomes ``relu``; a number or a constant on the left of a sum or product
     moves to the right; ``addmm`` becomes ``linear`` or a product and a sum; a product with a constant matrix
     on the right becomes ``linear``.
     """
-    program = rewire(program, _alias_of)
+    program = rewire(rewire(program, _alias_of), _Repeats())
     nodes: list[Node] = []
     constants = dict(program.constants)
     names = dict(program.constant_names)
@@ -104,6 +105,22 @@ def _alias_of(program: Program, node: Node) -> str | None:
     if node.op in ("add", "sub") and node.inputs[1] is None and _number(node, "other") == 0:
         return source.name if node.dtype == source.dtype else None
     return None
+
+
+class _Repeats:
+    """Finds operations that repeat an earlier one of the same module on the same inputs."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+
+    def __call__(self, program: Program, node: Node) -> str | None:
+        if node.op == "unknown" or not operator(node.op).deterministic:
+            return None
+        key = repr(
+            (node.op, node.module_path, node.inputs, node.dtype, sorted(node.attributes.items(), key=str))
+        )
+        first = self._seen.setdefault(key, node.name)
+        return None if first == node.name else first
 
 
 def _number(node: Node, name: str) -> float | None:

@@ -48,6 +48,7 @@ def _one_axis(call: Call) -> dict[str, Any]:
 
 _AXES = binding(compute=_axes)
 _SPREAD = binding(compute=_spread, drop=("unbiased",))
+_CENTRE = binding(compute=_axes, drop=("correction",))
 _ONE = binding(compute=_one_axis)
 
 
@@ -152,9 +153,14 @@ OPERATORS = (
         "mean",
         "average of input over the axes dim",
         _over_axes(torch.mean, "dtype"),
-        (Target("aten.mean.dim", _AXES), Target("aten.mean.default", _AXES)),
+        (
+            Target("aten.mean.dim", _AXES),
+            Target("aten.mean.default", _AXES),
+            *(Target(f"aten.{kind}_mean.correction", _CENTRE, item=1) for kind in ("var", "std")),
+        ),
         lambda x: x.mean((0, -1), keepdim=True),
         lambda x: x.mean(),
+        lambda x: torch.var_mean(x, -1, correction=0)[1],
     ),
     _reduction(
         "var",
@@ -167,9 +173,11 @@ OPERATORS = (
             Target("aten.var.correction", _SPREAD),
             Target("aten.var.dim", _SPREAD),
             Target("aten.var.default", _SPREAD),
+            Target("aten.var_mean.correction", _SPREAD, item=0),
         ),
         lambda x: x.var(-1, unbiased=False),
         lambda x: x.var(),
+        lambda x: torch.var_mean(x, -1, correction=0)[0],
     ),
     _reduction(
         "std",
@@ -182,9 +190,11 @@ OPERATORS = (
             Target("aten.std.correction", _SPREAD),
             Target("aten.std.dim", _SPREAD),
             Target("aten.std.default", _SPREAD),
+            Target("aten.std_mean.correction", _SPREAD, item=0),
         ),
         lambda x: x.std(-1, keepdim=True),
         lambda x: x.std((0, 1), correction=0),
+        lambda x: torch.std_mean(x, -1)[0],
     ),
     _reduction(
         "prod",
