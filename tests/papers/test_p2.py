@@ -75,7 +75,7 @@ def test_degenerate_input_has_rms_one_and_one_large_direction():
     x = degenerate_input(10, 200, 100.0, torch.Generator().manual_seed(0))
     assert torch.allclose(x.square().mean(-1), torch.ones(10, dtype=torch.float64))
     s = torch.linalg.svdvals(x)
-    assert s[0] > 30 * s[1]
+    assert s[0] > 20 * s[1]
 
 
 def test_the_law_sampler_has_the_law_of_explicit_weights():

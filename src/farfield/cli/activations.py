@@ -87,7 +87,7 @@ def activations(
         sigma = by_name[row["name"]]
         growth, constant = sigma.growth, sigma.lipschitz
         table.add_row(
-            row["name"], f"{row['beta']:.6f}", f"{row['offset']:.4f}", f"{row['scale']:.4f}",
+            row["name"], f"{row['beta']:.5f}", f"{row['offset']:.4f}", f"{row['scale']:.4f}",
             _tail(growth.left) if growth else "?", _tail(growth.right) if growth else "?",
             "?" if constant is None else "none" if constant == float("inf") else f"{constant:.4g}",
             *([sigma.formula] if wide else []),

@@ -27,7 +27,7 @@ def _show(record: dict[str, Any]) -> None:
         Console().print(table)
     for verdict in record["verdicts"]:
         word = "holds" if verdict["holds"] else "does not hold"
-        note = "" if verdict["expected"] else " (wrong as printed: expected)"
+        note = "" if verdict["expected"] else " (as expected)"
         mark = "!" if verdict["surprising"] else " "
         typer.echo(f" {mark} {word}{note if not verdict['holds'] else ''}: {verdict['claim']}")
         typer.echo(f"       measured: {verdict['measured']}")

@@ -45,7 +45,7 @@ def _angle(rho: Tensor) -> Tensor:
     return 2.0 * torch.atan2(torch.sqrt((1.0 - rho).clamp(min=0)), torch.sqrt((1.0 + rho).clamp(min=0)))
 
 
-IDENTITY = ClosedForm(dual=_covariance)
+IDENTITY = ClosedForm(dual=_covariance, reduced=_covariance)
 
 STEP = ClosedForm(
     dual=lambda rho, q1, q2: (math.pi - _angle(rho)) / _TWO_PI + 0.0 * _scale(q1, q2),
@@ -140,10 +140,13 @@ GELU = ClosedForm(dual=_gelu_dual)
 
 
 def _sine_dual(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
-    # e^{−(q₁+q₂)/2} sinh c, written so that no factor overflows for large variances.
+    # e^{−(q₁+q₂)/2} sinh c, written so that no factor overflows for large variances, nor is sign(c)
+    # differentiated at c = 0, where autograd would find a slope of 0.
     c = _covariance(rho, q1, q2)
     h = (q1 + q2) / 2.0
-    return 0.5 * torch.exp(c.abs() - h) * -torch.expm1(-2.0 * c.abs()) * torch.sign(c)
+    small = torch.exp(-h) * torch.sinh(c.clamp(-1.0, 1.0))
+    large = 0.5 * torch.exp(c.abs() - h) * -torch.expm1(-2.0 * c.abs()) * torch.sign(c)
+    return torch.where(c.abs() <= 1.0, small, large)
 
 
 def _cosine_dual(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:

@@ -46,8 +46,14 @@ class Moments:
         """Standard deviation of σ(√q z): what mean-field projection divides by."""
         return math.sqrt(self.variance)
 
+    @property
+    def constant(self) -> bool:
+        """Whether σ(√q z) is constant as far as the precision of the integrals can tell."""
+        return self.variance <= 64 * max(self.error, torch.finfo(torch.float64).tiny)
+
 
 @functools.lru_cache(maxsize=4096)
+@torch.no_grad()
 def _moments(sigma: Activation, variance: float) -> Moments:
     root = math.sqrt(variance)
 
@@ -148,7 +154,7 @@ def isometry_strength(sigma: ActivationLike, *, gain: float = 1.0) -> float:
         # σ(−|α|x) has the same law as σ(|α|x), and c₁ enters squared.
         gain = -gain
     m = _moments(sigma, float(gain) ** 2)
-    if m.variance <= 64 * max(m.error, torch.finfo(torch.float64).tiny):
+    if m.constant:
         raise InvalidValueError(
             f"{sigma.name} is constant under N(0, {gain:g}²) (variance {m.variance:.3g}), so its isometry "
             "strength is undefined. Use another gain or a non-constant activation."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -100,17 +101,21 @@ def _check_elementwise(function: ScalarMap, name: str) -> None:
         )
 
 
-def _autograd_derivative(function: ScalarMap) -> ScalarMap:
-    def derivative(x: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class AutogradDerivative:
+    """σ′ by autograd: a value, so that two wraps of one function are equal and can be pickled with it."""
+
+    function: ScalarMap
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Elementwise, any shape."""
         with torch.enable_grad():
             z = x if x.requires_grad else x.detach().requires_grad_()
-            y = function(z)
+            y = self.function(z)
             if not y.requires_grad:
                 return torch.zeros_like(x)
             (slope,) = torch.autograd.grad(y.sum(), z, create_graph=x.requires_grad, allow_unused=True)
         return torch.zeros_like(x) if slope is None else slope
-
-    return derivative
 
 
 def _find_kinks(function: ScalarMap) -> tuple[tuple[float, ...], tuple[tuple[float, float], ...]]:
@@ -184,7 +189,7 @@ def _wrap(function: ScalarMap) -> Activation:
     return Activation(
         name=name,
         function=function,
-        derivative=_autograd_derivative(function),
+        derivative=AutogradDerivative(function),
         kinks=kinks,
         jumps=jumps,
         formula=f"{name}(x)",

@@ -26,6 +26,11 @@ def _check_strength(strength: float) -> None:
         raise InvalidValueError(f"An isometry strength lies in [1, 2], got {strength!r}.")
 
 
+def _check_samples(n: int) -> None:
+    if n < 1:
+        raise InvalidValueError(f"A Gram matrix has n >= 1 samples, got {n}.")
+
+
 def correlation_contraction(rho: Tensor, strength: float) -> Tensor:
     r"""Upper bound on |σ̄(ρ)/σ̄(1)|, the correlation after one layer, for any activation of strength β.
 
@@ -74,8 +79,7 @@ def gap_bound_from_lyapunov(gamma: Tensor | float, n: int, *, sharp: bool = Fals
     >>> float(gap_bound_from_lyapunov(0.01, 10)), float(gap_bound_from_lyapunov(1.0, 10))
     (0.02, inf)
     """
-    if n < 1:
-        raise InvalidValueError(f"A Gram matrix has n >= 1 samples, got {n}.")
+    _check_samples(n)
     g = torch.as_tensor(gamma, dtype=torch.float64) if not isinstance(gamma, Tensor) else gamma
     if n == 1:
         return torch.zeros_like(g)
@@ -91,7 +95,13 @@ def lyapunov_bound_from_isometry(gap: Tensor | float, n: int) -> Tensor:
     References
     ----------
     [P2] App. B; behind the depth condition of Theorem 4.
+
+    Examples
+    --------
+    >>> float(lyapunov_bound_from_isometry(0.0, 5))
+    2.0
     """
+    _check_samples(n)
     g = torch.as_tensor(gap, dtype=torch.float64) if not isinstance(gap, Tensor) else gap
     return 2.0 * torch.exp(n * g)
 
@@ -101,9 +111,24 @@ def theorem4_depth(gap: float, n: int, strength: float) -> float:
 
     .. math:: \ell \ge \frac{-n\log\mathcal I(G^0) + \log 4n}{\log\beta}
 
-    The paper's Eq. 24 prints β⁻¹ where (log β)⁻¹ belongs. ∞ for β = 1 (a linear network moves nothing) and for a
-    degenerate batch (parallel *or antipodal* samples: an odd activation keeps an antipodal pair antipodal for
-    ever, which the paper's "not aligned" does not exclude).
+    Sufficient, not necessary: it bounds γ(G⁰) by 2·I(G⁰)^{−n}. The paper's Eq. 24 prints β⁻¹ where (log β)⁻¹
+    belongs. ∞ for β = 1 (a linear network moves nothing) and for an infinite gap, where the gap alone decides
+    nothing: linearly dependent samples still separate while γ(G⁰) is finite (:func:`theorem4_bound` uses γ), but
+    parallel samples never do, nor do *antipodal* ones under an odd activation, which the paper's "not aligned" does
+    not exclude.
+
+    Parameters
+    ----------
+    gap
+        Isometry gap of the unit-diagonal Gram matrix of the inputs, ≥ 0.
+    n
+        Number of samples.
+    strength
+        β of the activation.
+
+    References
+    ----------
+    [P2] Eq. 24, corrected.
 
     Examples
     --------
@@ -111,9 +136,12 @@ def theorem4_depth(gap: float, n: int, strength: float) -> float:
     36.77
     """
     _check_strength(strength)
+    _check_samples(n)
+    if not gap >= 0:
+        raise InvalidValueError(f"An isometry gap is >= 0, got {gap!r}.")
     if strength == 1.0 or math.isinf(gap):
         return math.inf
-    return max(0.0, (n * gap + math.log(4 * n)) / math.log(strength))
+    return (n * gap + math.log(4 * n)) / math.log(strength)
 
 
 def theorem4_bound(
@@ -124,9 +152,9 @@ def theorem4_bound(
     .. math:: -\log\mathcal I(G^\ell) \le 2\gamma(G^0)\,\beta^{-\ell}
               \quad\text{once}\quad \gamma(G^0)\,\beta^{-\ell} < \frac1{2n-2}
 
-    ∞ before that. The bound at depth 0 and all that isometry never decreases allow is used as well: the gap of
-    G⁰'s unit-diagonal scaling bounds every later one. The constant C = 1 under which the paper draws Figure 3 is
-    not a bound.
+    and, since isometry never decreases from layer to layer (:func:`farfield.geometry.mean_field_step`), the gap of
+    G⁰'s unit-diagonal scaling at every depth: the smaller of the two is returned, ∞ only where neither says
+    anything. The constant C = 1 under which the paper draws Figure 3 is not a bound.
 
     Parameters
     ----------
@@ -142,8 +170,16 @@ def theorem4_bound(
     References
     ----------
     [P2] Theorem 4, corrected.
+
+    Examples
+    --------
+    >>> G = torch.tensor([[1.0, 0.2], [0.2, 1.0]], dtype=torch.float64)
+    >>> [round(v, 4) for v in theorem4_bound(G, 2.0, 5).tolist()]
+    [0.0204, 0.0204, 0.0204, 0.0204, 0.0204, 0.0156]
     """
     _check_strength(strength)
+    if depth < 0:
+        raise InvalidValueError(f"A depth is >= 0, got {depth}.")
     gamma = lyapunov(matrix).to(torch.float64)
     layers = torch.arange(depth + 1, dtype=torch.float64, device=matrix.device)
     decayed = gamma * torch.exp(-layers * math.log(strength))

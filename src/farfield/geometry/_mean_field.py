@@ -32,7 +32,8 @@ class GapPrediction:
         gap₀·β^{−ℓ}: the rate the paper proves, as a line through the first gap. Not a bound by itself.
     sharp_rate
         ``mean_field`` extended from its last layer backwards at (2−β)² a layer: the asymptotic rate. Where the curve
-        is straight on a logarithmic axis it coincides with this line.
+        is straight on a logarithmic axis it coincides with this line. With β = 2 there is no such line (no linear
+        part: each layer at least squares a correlation) and every earlier entry is ∞.
     strength
         β of the activation.
     """
@@ -51,12 +52,21 @@ def _off_diagonal(unit: Tensor) -> tuple[Tensor, Tensor]:
 
 def _reduced_ratio(sigma: Activation, rho: Tensor) -> Tensor:
     """σ̄(ρ)/σ̄(1) elementwise, by formula where one keeps its digits near ρ = 0, else from the table."""
+    if moments(sigma).constant:
+        raise InvalidValueError(
+            f"{sigma.name} is constant under N(0, 1): after centring nothing is left to normalise."
+        )
     if sigma.closed_form is not None and sigma.closed_form.reduced is not None:
-        one = torch.ones_like(rho)
-        return sigma.closed_form.reduced(rho, one, one) / moments(sigma).variance
-    table = tabulate_dual(sigma)
-    # The table's absolute error is about 1e-15; subtracting its own value at 0 makes ρ = 0 a fixed point.
-    return table.normalized(rho) - table.normalized(torch.zeros(1, dtype=rho.dtype, device=rho.device))
+        reduced, one = sigma.closed_form.reduced, torch.ones_like(rho)
+        ratio = reduced(rho, one, one) / reduced(one, one, one)
+    else:
+        # The table is good to its tolerance, 1e-12; subtracting its own value at 0 makes ρ = 0 a fixed point.
+        values = tabulate_dual(sigma).normalized(torch.cat([rho.reshape(-1), rho.new_zeros(1)]))
+        ratio = values[:-1].reshape(rho.shape) - values[-1]
+    # Parallel samples stay parallel, and antipodal ones antipodal where σ is odd: rounding must not part them.
+    rounding = max(1e-11, 64 * torch.finfo(ratio.dtype).eps)
+    kept = (rho.abs() == 1.0) & (ratio.detach().abs() > 1.0 - rounding)
+    return torch.where(kept, torch.sign(ratio.detach()), ratio)
 
 
 def mean_field_step(
@@ -65,8 +75,11 @@ def mean_field_step(
     r"""One normalised layer of infinite width: G ← σ̄(G̃)/σ̄(1) elementwise, unit diagonal.
 
     The Gram matrix after x ↦ LN(σ(Wx)), W Gaussian, as the width grows: centring subtracts the mean-field
-    offset, projection divides by the mean-field scale. Isometry never decreases under it. Differentiable for
-    off-diagonal entries inside (−1, 1); exact to rounding.
+    offset, projection divides by the mean-field scale. Exact to rounding where a formula for σ̄ is registered, else
+    from a table with an absolute error below 1e-12 an entry. Differentiable for off-diagonal entries inside (−1, 1).
+
+    Isometry never decreases under it: the step is Σ_k w_k G̃^{∘k} with weights w_k = c_k²/Σc_k² ≥ 0 that sum to one,
+    log det is concave, and det G̃^{∘k} ≥ det G̃ for k ≥ 1 (Oppenheim), while the trace stays n.
 
     Parameters
     ----------
@@ -75,9 +88,14 @@ def mean_field_step(
     sigma
         Name, Activation, callable or elementwise module.
 
+    Raises
+    ------
+    InvalidValueError
+        If σ is constant under the Gaussian: nothing is left after centring.
+
     References
     ----------
-    [P2] §5–6.
+    [P2] §5–6; monotone isometry is ours.
 
     Examples
     --------
@@ -115,8 +133,8 @@ def mean_field_gaps(
 def predict_gap(matrix: Float[Tensor, "n n"], sigma: ActivationLike, depth: int) -> GapPrediction:
     r"""What theory says of the isometry gap through depth: the exact mean field, the bound and both rates.
 
-    [P2] proves a rate of 1/β a layer. The asymptotic rate is (2−β)², much faster (ReLU: 0.538 against 0.790): for
-    small correlations one layer multiplies each by 2 − β, and the gap is quadratic in them.
+    [P2] proves a rate of 1/β a layer. The asymptotic rate is (2−β)², faster for every β > 1 (ReLU: 0.538 against
+    0.790): for small correlations one layer multiplies each by 2 − β, and the gap is quadratic in them.
 
     Parameters
     ----------
@@ -138,10 +156,15 @@ def predict_gap(matrix: Float[Tensor, "n n"], sigma: ActivationLike, depth: int)
     strength = isometry_strength(sigma)
     gaps = mean_field_gaps(matrix, sigma, depth)
     layers = torch.arange(depth + 1, dtype=gaps.dtype, device=gaps.device)
+    sharp = (
+        gaps[-1] * (2.0 - strength) ** (2.0 * (layers - depth))
+        if strength < 2.0
+        else torch.where(layers < depth, torch.inf, gaps[-1])
+    )
     return GapPrediction(
         mean_field=gaps,
         bound=theorem4_bound(matrix, strength, depth).to(gaps),
         paper_rate=gaps[0] * strength ** (-layers),
-        sharp_rate=gaps[-1] * (2.0 - strength) ** (2.0 * (layers - depth)),
+        sharp_rate=sharp,
         strength=strength,
     )

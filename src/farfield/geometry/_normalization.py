@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from farfield._typing import Float
-from farfield.geometry._gram import check_gram, gram
-from farfield.geometry._isometry import isometry
+from farfield.geometry._gram import check_gram, gram, squared_lengths
+from farfield.geometry._isometry import isometry, log_ratio_of_means
 
 __all__ = ["corollary2_bound", "corollary3_bound", "normalization_gain", "theorem1_bound"]
 
@@ -18,18 +18,17 @@ def normalization_gain(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*b
     .. math:: \frac{\mathcal I(\tilde G)}{\mathcal I(G)} = \frac{\operatorname{AM}(a^2)}{\operatorname{GM}(a^2)}
               \ge 1, \qquad a_i = \sqrt{G_{ii}}
 
-    [P2] Theorem 1 states a lower bound for this ratio; det G̃ = det G / Π a_i² makes it an identity. It holds for
-    projection alone (RMSNorm without affine): **centring is a different operation and has no such guarantee**.
+    [P2] Theorem 1 states a lower bound for this ratio; det G̃ = det G / Π a_i² makes it an identity (where G is
+    singular both isometries are zero, and the value is the ratio of the means). It holds for projection alone
+    (RMSNorm without affine): **centring is a different operation and has no such guarantee**.
 
     Examples
     --------
     >>> float(normalization_gain(torch.eye(3)))
     0.0
     """
-    check_gram(matrix)
-    squares = torch.diagonal(matrix, dim1=-2, dim2=-1)
-    excess = squares / squares.mean(-1, keepdim=True) - 1.0
-    return (excess - torch.log1p(excess)).mean(-1)
+    squares = squared_lengths(matrix)
+    return log_ratio_of_means(squares / squares.mean(-1, keepdim=True))
 
 
 def _spread(a: Tensor) -> Tensor:
@@ -72,7 +71,8 @@ def corollary3_bound(x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
               \quad C = X^\top X,\; a_j = \lVert X_{\cdot j}\rVert,\; \bar a = \frac1d \sum_{j\le d} a_j
 
     Every feature (column of X) is scaled to unit length over the batch, without centring. The paper divides by the
-    batch size n instead of d in ā, which makes the bound too large for n > d (a test counts the violations).
+    batch size n instead of d in ā, which multiplies var(a)/ā² by (n/d)²: for n well above d the inequality then
+    fails for most batches (a test counts them).
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from farfield.gaussian import Activation, activation
-from farfield.gaussian._registry import ActivationLike
+from farfield.gaussian._registry import ActivationLike, registered_parameters
 
 __all__ = ["Elementwise", "activation_module"]
 
@@ -34,16 +34,28 @@ _NATIVE: dict[str, Callable[..., nn.Module]] = {
 
 
 class Elementwise(nn.Module):
-    """Any :class:`farfield.gaussian.Activation` as a module, optionally scaled: x ↦ scale·σ(x)."""
+    """Any :class:`farfield.gaussian.Activation` as a module, optionally scaled: x ↦ scale·σ(x).
+
+    A wrapped module is a submodule: its parameters are learned, moved and saved with the rest, while ``sigma`` goes
+    on describing it as it was when it was wrapped.
+
+    Parameters
+    ----------
+    sigma
+        Name, Activation, callable or elementwise module.
+    scale
+        Factor of the output.
+    """
 
     def __init__(self, sigma: ActivationLike, *, scale: float = 1.0) -> None:
         super().__init__()
         self.sigma: Activation = activation(sigma)
         self.scale = float(scale)
+        self.function = self.sigma.function if isinstance(self.sigma.function, nn.Module) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
-        y = self.sigma(x)
+        y = self.sigma(x) if self.function is None else self.function(x)
         return y if self.scale == 1.0 else self.scale * y
 
     def extra_repr(self) -> str:
@@ -62,6 +74,8 @@ def activation_module(sigma: ActivationLike) -> nn.Module:
     if isinstance(sigma, nn.Module):
         return sigma
     sigma = activation(sigma)
+    if registered_parameters(sigma) is None:  # a callable of one's own may be called "relu" too
+        return Elementwise(sigma)
     if sigma.name == "gelu_tanh":
         return nn.GELU(approximate="tanh")
     if sigma.name == "hardtanh":

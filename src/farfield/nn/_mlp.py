@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from farfield.errors import InvalidValueError
 from farfield.gaussian import activation, moments
 from farfield.gaussian._registry import ActivationLike
+from farfield.nn._chain import Chain
 from farfield.nn._elementwise import Elementwise, activation_module
 from farfield.nn._norms import GroupedLayerNorm, MeanFieldCenter, MeanFieldProject, Project
 
@@ -21,6 +23,7 @@ __all__ = ["MLP", "MLPSpec", "ScaledLinear"]
 Norm: TypeAlias = (
     "Literal['layer', 'rms', 'batch', 'grouped', 'mean_field'] | Callable[[int], nn.Module] | None"
 )
+_NORMS = ("layer", "rms", "batch", "grouped", "mean_field")
 Placement: TypeAlias = "Literal['none', 'first', 'second', 'last', 'every'] | Iterable[int]"
 
 
@@ -55,6 +58,7 @@ class ScaledLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        _check_variances(weight_var, bias_var)
         self.in_features, self.out_features = in_features, out_features
         self.weight_var, self.bias_var = float(weight_var), float(bias_var)
         self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=generator, dtype=dtype))
@@ -83,6 +87,7 @@ class MLPSpec:
     width: int
     depth: int
     activation: str
+    activation_parameters: tuple[tuple[str, float], ...]
     norm: str
     norm_layers: tuple[int, ...]
     order: str
@@ -91,6 +96,7 @@ class MLPSpec:
     bias_var: float
     norm_affine: bool
     norm_eps: float
+    groups: int
 
 
 def _norm_layers(placement: Placement, depth: int) -> tuple[int, ...]:
@@ -117,7 +123,7 @@ def _norm_layers(placement: Placement, depth: int) -> tuple[int, ...]:
     return layers
 
 
-class MLP(nn.Sequential):
+class MLP(Chain):
     r"""A multilayer perceptron: ``depth`` hidden layers of ``width`` units and, unless left out, a linear readout.
 
     Parameters
@@ -127,10 +133,11 @@ class MLP(nn.Sequential):
     width, depth
         Units per hidden layer; number of hidden layers.
     activation
-        Name, Activation, callable or elementwise module.
+        Name, Activation, callable or elementwise module (copied, so that every layer has its own).
     norm
-        ``"layer"``, ``"rms"``, ``"batch"``, ``"grouped"`` (P3's LN-G), ``"mean_field"`` (P2 §6: constants in place
-        of statistics; needs order ``"post"``), a callable ``width -> module``, or None.
+        ``"layer"``, ``"rms"``, ``"batch"``, ``"grouped"`` (P3's LN-G), ``"mean_field"`` (P2 §6: the statistics of
+        infinite width in place of the measured ones, for inputs of mean square one; needs order ``"post"``), a
+        callable ``width -> module``, or None.
     placement
         Where norms sit among the hidden layers: ``"none"``, ``"first"``, ``"second"``, ``"last"``, ``"every"`` or
         the indices, counted from 0.
@@ -181,9 +188,10 @@ class MLP(nn.Sequential):
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if width < 1 or depth < 1:
+        if min(in_features, width, depth, 1 if out_features is None else out_features) < 1:
             raise InvalidValueError(
-                f"An MLP has width >= 1 and depth >= 1 hidden layers, got {width}, {depth}."
+                "An MLP has sizes and a width >= 1 and depth >= 1 hidden layers, got "
+                f"in_features={in_features}, out_features={out_features}, width={width}, depth={depth}."
             )
         if order not in ("pre", "post"):
             raise InvalidValueError(f"The order is 'pre' or 'post' (norm before or after σ), got {order!r}.")
@@ -195,21 +203,33 @@ class MLP(nn.Sequential):
             raise InvalidValueError(
                 "P2's parametrization has weights N(0, 1/fan_in) and no bias: leave both out."
             )
-        if norm == "mean_field" and order != "post":
+        _check_variances(1.0 if weight_var is None else weight_var, bias_var)
+        if not (norm is None or callable(norm) or norm in _NORMS):
             raise InvalidValueError(
-                "The mean-field norm stands for statistics after the activation: order='post'."
+                f"A norm is one of {', '.join(_NORMS)}, a callable width -> module or None, got {norm!r}."
+            )
+        if norm == "mean_field" and (order != "post" or norm_affine):
+            raise InvalidValueError(
+                "The mean-field norm stands for statistics after the activation, by constants: order='post' and "
+                f"norm_affine=False, got {order!r} and {norm_affine}."
             )
         sigma = _resolve(activation)
-        layers = () if norm is None else _norm_layers(placement, depth)
+        placed = _norm_layers(placement, depth)
+        layers = () if norm is None else placed
         second = moments(sigma).second
         hidden_var, first_var = _weight_variances(parametrization, weight_var, second)
+        output_scale = 1.0 / math.sqrt(second) if parametrization == "ntk" else 1.0
+        pre_activation = first_var + bias_var  # its variance at infinite width, for inputs of mean square one
 
         def linear(fan_in: int, fan_out: int, variance: float) -> nn.Module:
             if parametrization == "ntk":
                 return ScaledLinear(
                     fan_in, fan_out, weight_var=variance, bias_var=bias_var, generator=generator, dtype=dtype
                 )
-            module = nn.Linear(fan_in, fan_out, bias=bias_var > 0, dtype=dtype)
+            # Without torch's own initialisation, which draws from the global generator.
+            module: nn.Linear = nn.utils.skip_init(
+                nn.Linear, fan_in, fan_out, bias=bias_var > 0, device=torch.get_default_device(), dtype=dtype
+            )
             with torch.no_grad():
                 module.weight.normal_(0.0, math.sqrt(variance / fan_in), generator=generator)
                 if module.bias is not None:
@@ -221,15 +241,24 @@ class MLP(nn.Sequential):
         for k in range(depth):
             modules.append(linear(fan_in, width, first_var if k == 0 else hidden_var))
             unit = (
-                Elementwise(sigma, scale=1.0 / math.sqrt(second))
+                Elementwise(sigma, scale=output_scale)
                 if parametrization == "ntk"
                 else activation_module(activation)
             )
-            norms = (
-                _norm_modules(norm, width, sigma, norm_affine, norm_eps, groups, dtype) if k in layers else []
-            )
+            norms: list[nn.Module] = []
+            if k in layers and norm == "mean_field":
+                constants = {"variance": pre_activation, "output_scale": output_scale}
+                norms = [MeanFieldCenter(sigma, **constants), MeanFieldProject(sigma, **constants)]
+            elif k in layers:
+                norms = [_norm_module(norm, width, norm_affine, norm_eps, groups, dtype)]
+            unit = copy.deepcopy(unit)  # a module passed in would be shared by all layers
             modules += [*norms, unit] if order == "pre" else [unit, *norms]
             fan_in = width
+            if norm == "mean_field":
+                spread = (
+                    1.0 if k in layers else output_scale**2 * moments(sigma, variance=pre_activation).second
+                )
+                pre_activation = hidden_var * spread + bias_var
         if out_features is not None:
             modules.append(linear(fan_in, out_features, hidden_var))
         super().__init__(*modules)
@@ -239,6 +268,7 @@ class MLP(nn.Sequential):
             width=width,
             depth=depth,
             activation=sigma.name,
+            activation_parameters=sigma.parameters,
             norm="none" if norm is None else norm if isinstance(norm, str) else "custom",
             norm_layers=layers,
             order=order,
@@ -247,6 +277,7 @@ class MLP(nn.Sequential):
             bias_var=float(bias_var),
             norm_affine=norm_affine,
             norm_eps=norm_eps,
+            groups=groups,
         )
 
 
@@ -258,36 +289,27 @@ def _weight_variances(parametrization: str, weight_var: float | None, second: fl
     if parametrization == "mean_field":
         return 1.0, 1.0
     if weight_var is not None:
-        if not weight_var > 0:
-            raise InvalidValueError(f"A weight variance is > 0, got {weight_var!r}.")
         return float(weight_var), float(weight_var)
     return (1.0, 1.0) if parametrization == "ntk" else (1.0 / second, 1.0)
 
 
-def _norm_modules(
-    norm: Norm,
-    width: int,
-    sigma: ActivationLike,
-    affine: bool,
-    norm_eps: float,
-    groups: int,
-    dtype: torch.dtype | None,
-) -> list[nn.Module]:
+def _check_variances(weight_var: float, bias_var: float) -> None:
+    if not (0.0 < weight_var < math.inf and 0.0 <= bias_var < math.inf):
+        raise InvalidValueError(
+            f"Variances are finite, weight_var > 0 and bias_var >= 0; got {weight_var!r} and {bias_var!r}."
+        )
+
+
+def _norm_module(
+    norm: Norm, width: int, affine: bool, norm_eps: float, groups: int, dtype: torch.dtype | None
+) -> nn.Module:
     if callable(norm):
-        return [norm(width)]
+        return norm(width)
     if norm == "layer":
-        return [nn.LayerNorm(width, eps=norm_eps, elementwise_affine=affine, dtype=dtype)]
+        return nn.LayerNorm(width, eps=norm_eps, elementwise_affine=affine, dtype=dtype)
     if norm == "rms":
-        if not affine:
-            return [Project(norm_eps)]
-        return [nn.RMSNorm(width, eps=norm_eps, dtype=dtype)]
+        return nn.RMSNorm(width, eps=norm_eps, dtype=dtype) if affine else Project(norm_eps)
     if norm == "batch":
-        return [nn.BatchNorm1d(width, eps=norm_eps, affine=affine, dtype=dtype)]
-    if norm == "grouped":
-        module = GroupedLayerNorm(width, groups, elementwise_affine=affine, norm_eps=norm_eps)
-        return [module.to(dtype) if dtype is not None else module]
-    if norm == "mean_field":
-        return [MeanFieldCenter(sigma), MeanFieldProject(sigma)]
-    raise InvalidValueError(
-        f"A norm is 'layer', 'rms', 'batch', 'grouped', 'mean_field', a callable or None, got {norm!r}."
-    )
+        return nn.BatchNorm1d(width, eps=norm_eps, affine=affine, dtype=dtype)
+    module = GroupedLayerNorm(width, groups, elementwise_affine=affine, norm_eps=norm_eps)
+    return module.to(dtype) if dtype is not None else module

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from farfield.errors import InvalidValueError
-from farfield.gaussian import mean_field_constants
+from farfield.gaussian import mean_field_constants, moments
 from farfield.gaussian._registry import ActivationLike
+from farfield.nn._chain import Chain
 
 __all__ = ["Center", "GroupedLayerNorm", "LayerNorm", "MeanFieldCenter", "MeanFieldProject", "Project"]
 
@@ -26,8 +29,9 @@ class Center(nn.Module):
 class Project(nn.Module):
     r"""x ↦ x / √(mean(x²) + ε) over the last axis: onto the sphere of radius √d. RMSNorm without affine.
 
-    The output is bounded by √d in norm for every input, and isometry never decreases
-    (:func:`farfield.geometry.normalization_gain`).
+    The output is bounded by √d in norm for every finite input, however large or small (squares are taken after
+    division by the largest entry). Isometry never decreases: with ε = 0 log-isometry gains exactly
+    :func:`farfield.geometry.normalization_gain`, and ε > 0 still brings the rows' lengths closer together.
 
     Parameters
     ----------
@@ -41,14 +45,18 @@ class Project(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (..., d) → (..., d)."""
-        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.norm_eps)
+        root = math.sqrt(self.norm_eps)
+        size = x.detach().abs().amax(-1, keepdim=True).clamp(min=root)
+        y = x / size
+        square = (y * y).mean(-1, keepdim=True)
+        return y * torch.rsqrt(square + (root / size) ** 2 if root else square)
 
     def extra_repr(self) -> str:
         """What print shows."""
         return f"norm_eps={self.norm_eps:g}"
 
 
-class LayerNorm(nn.Sequential):
+class LayerNorm(Chain):
     """Project ∘ Center: equal to ``torch.nn.LayerNorm(d, elementwise_affine=False)`` for any d.
 
     Parameters
@@ -78,11 +86,13 @@ class MeanFieldCenter(nn.Module):
         The activation that comes before.
     variance
         Variance of the pre-activations.
+    output_scale
+        Factor of σ's output, as the NTK parametrisation has one.
     """
 
-    def __init__(self, sigma: ActivationLike, *, variance: float = 1.0) -> None:
+    def __init__(self, sigma: ActivationLike, *, variance: float = 1.0, output_scale: float = 1.0) -> None:
         super().__init__()
-        self.offset = mean_field_constants(sigma, variance=variance)[0]
+        self.offset = output_scale * mean_field_constants(sigma, variance=variance)[0]
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
@@ -104,15 +114,18 @@ class MeanFieldProject(nn.Module):
         The activation that comes before.
     variance
         Variance of the pre-activations.
+    output_scale
+        Factor of σ's output, as the NTK parametrisation has one.
     """
 
-    def __init__(self, sigma: ActivationLike, *, variance: float = 1.0) -> None:
+    def __init__(self, sigma: ActivationLike, *, variance: float = 1.0, output_scale: float = 1.0) -> None:
         super().__init__()
-        self.scale = mean_field_constants(sigma, variance=variance)[1]
-        if self.scale == 0.0:
+        m = moments(sigma, variance=variance)
+        if m.constant or output_scale == 0.0:
             raise InvalidValueError(
                 "The activation is constant under the Gaussian: there is nothing to scale."
             )
+        self.scale = abs(output_scale) * m.scale
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
@@ -127,7 +140,7 @@ class GroupedLayerNorm(nn.Module):
     """LN-G: LayerNorm inside each of g groups of d/g features, over the last axis.
 
     Equal to ``torch.nn.GroupNorm`` on inputs of shape (n, d); unlike it, it keeps every other axis apart, so
-    (n, tokens, d) is normalised per token. Groups of two features keep only a sign.
+    (n, tokens, d) is normalised per token. With ε = 0, groups of two features keep only a sign.
 
     Parameters
     ----------

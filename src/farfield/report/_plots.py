@@ -70,6 +70,7 @@ def save_figure(figure: Figure, paths: Iterable[Path]) -> None:
         If matplotlib is not installed.
     """
     try:
+        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
@@ -100,6 +101,7 @@ def save_figure(figure: Figure, paths: Iterable[Path]) -> None:
     canvas.suptitle(figure.title, fontsize=12)
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Fixed metadata and ids, so that the same numbers give the same file.
+        # No date, and element ids from a fixed salt: the same numbers give the same file.
         metadata = {"Date": None} if path.suffix == ".svg" else {}
-        canvas.savefig(path, dpi=130, metadata=metadata)
+        with rc_context({"svg.hashsalt": "farfield"}):
+            canvas.savefig(path, dpi=130, metadata=metadata)

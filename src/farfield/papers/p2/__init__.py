@@ -3,3 +3,7 @@
 Holds: one module per figure or table that needs no training. May import: everything below papers.
 Never: reads data.
 """
+
+from __future__ import annotations
+
+__all__: list[str] = []

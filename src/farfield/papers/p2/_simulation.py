@@ -109,9 +109,14 @@ def simulate(
         states = [x0] * len(layerings)
         for layer in range(depth + 1):
             for k, state in enumerate(states):
-                if bool(torch.isfinite(state).all()) and bool((state.abs().amax(-1) > 0).all()):
-                    gaps[k, run, layer] = feature_isometry_gap(state)
-                    gammas[k, run, layer] = lyapunov(gram(state))
+                lengths = state.abs().amax(-1)
+                if bool(torch.isfinite(lengths).all()) and float(lengths.min()) > 1e-150 * float(
+                    lengths.max()
+                ):
+                    # Both are invariant under scaling; without it the squares of a diverging network overflow.
+                    scaled = state / lengths.max()
+                    gaps[k, run, layer] = feature_isometry_gap(scaled)
+                    gammas[k, run, layer] = lyapunov(gram(scaled))
             if layer == depth:
                 break
             rows = n if sampler == "law" else width

@@ -27,8 +27,8 @@ def _relu(a: float) -> float:
 
 
 FORMS: Final[dict[str, tuple[str, Callable[[float], float]]]] = {
-    "exp": ("2 − α²/(e^{α²} − 1)", _exp),
-    "sin": ("2 − 2α²e^{α²}/(e^{2α²} − 1)", _sin),
+    "exp": ("2 − α²/(exp(α²) − 1)", _exp),
+    "sin": ("2 − α²/sinh(α²)", _sin),
     "relu": ("(3π − 4)/(2π − 2), every α", _relu),
 }
 
