@@ -1,12 +1,24 @@
-"""Plain data to something a person reads.
+"""Plain data to something a person reads, or another program.
 
-Holds: figures and tables as data, and what renders them (matplotlib, the terminal). May import: everything
-below it, and matplotlib in one place. Never: computes a result.
+Holds: figures and tables as data, audits as HTML, SARIF and terminal text, and what renders them (matplotlib, jinja2,
+rich). May import: everything below it, and matplotlib in one place. Never: computes a result.
 """
 
 from __future__ import annotations
 
 from farfield.report._data import Figure, Panel, Series, Table
+from farfield.report._html import render_html
 from farfield.report._plots import save_figure
+from farfield.report._sarif import render_sarif
+from farfield.report._terminal import print_audit
 
-__all__ = ["Figure", "Panel", "Series", "Table", "save_figure"]
+__all__ = [
+    "Figure",
+    "Panel",
+    "Series",
+    "Table",
+    "print_audit",
+    "render_html",
+    "render_sarif",
+    "save_figure",
+]

@@ -1,0 +1,373 @@
+"""The words of an audit: sentences, places and numbers as a person reads them, the same in every rendering."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from pathlib import Path, PurePath
+from typing import Any, TypeAlias
+
+__all__ = [
+    "AuditData",
+    "caution",
+    "clean",
+    "compact",
+    "headline_verdict",
+    "interval_text",
+    "joint_verdicts",
+    "listed",
+    "next_step",
+    "node_label",
+    "number",
+    "path_text",
+    "place_text",
+    "power_of_ten",
+    "shape_text",
+    "short_path_text",
+    "short_source",
+    "split_source",
+    "spoken",
+    "why",
+    "witness_text",
+]
+
+AuditData: TypeAlias = Mapping[str, Any]
+"""What ``Audit.to_dict()`` returns."""
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_DIRECTION_MARKS = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_LONGEST_PATH = 8
+_SYMBOL = re.compile(r"\bs\d+\b")
+
+
+def clean(value: Any) -> Any:
+    r"""The same data with control and direction-changing characters spelled out.
+
+    Names of modules come from whoever wrote the model: they may hold terminal escapes or characters that reorder the
+    text around them. Markup is the renderers' own business; here only what no renderer should pass on is replaced.
+
+    Examples
+    --------
+    >>> clean({"name": "a\x1b[31mb"})
+    {'name': 'a\\x1b[31mb'}
+    """
+    if isinstance(value, str):
+        if value.isascii() and value.isprintable():
+            return value
+        return "".join(_visible(c) for c in value)
+    if isinstance(value, Mapping):
+        return {str(clean(k)): clean(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(v) for v in value]
+    return value
+
+
+def _visible(character: str) -> str:
+    if character in "\n\r\t":
+        return " "
+    if character in _DIRECTION_MARKS or unicodedata.category(character) in ("Cc", "Cs"):
+        return ascii(character)[1:-1]
+    return character
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """A few words in a row, and how many more there are.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c", "d"], most=2)
+    'a, b and 2 more'
+    """
+    if len(words) <= most:
+        return ", ".join(words)
+    return f"{', '.join(words[:most])} and {len(words) - most:,} more"
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number in few digits; anything else as it stands."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.{digits}g}"
+    return str(value)
+
+
+def power_of_ten(value: float) -> str:
+    """Powers of ten as such, other numbers in few digits.
+
+    Examples
+    --------
+    >>> power_of_ten(1e8), power_of_ten(10.0), power_of_ten(31.6)
+    ('10⁸', '10', '31.6')
+    """
+    if value > 0 and math.isfinite(value):
+        exponent = round(math.log10(value))
+        if math.isclose(value, 10.0**exponent, rel_tol=1e-9):
+            return str(10**exponent) if exponent in (0, 1) else f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+    return number(value)
+
+
+def compact(value: Any, most: int = 8) -> str:
+    """A piece of evidence on one line."""
+    if isinstance(value, Mapping):
+        return listed([f"{k}: {compact(v)}" for k, v in value.items()], most)
+    if isinstance(value, (list, tuple)):
+        return listed([compact(v) for v in value], most) or "none"
+    return number(value, 6)
+
+
+def interval_text(interval: Sequence[Any]) -> str:
+    """A proved range in four digits, rounded outwards so that it still holds; empty where no end is known.
+
+    Examples
+    --------
+    >>> interval_text([-0.99999, 1.23401])
+    '[-1, 1.235]'
+    >>> interval_text([None, None])
+    ''
+    """
+    low, high = interval
+    if low is None and high is None:
+        return ""
+    left = "(-∞" if low is None else f"[{_rounded(float(low), ROUND_FLOOR)}"
+    right = "∞)" if high is None else f"{_rounded(float(high), ROUND_CEILING)}]"
+    return f"{left}, {right}"
+
+
+def _rounded(value: float, direction: str) -> str:
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    exact = Decimal(value)
+    step = Decimal(1).scaleb(exact.adjusted() - 3)
+    return f"{float(exact.quantize(step, rounding=direction)):.4g}"
+
+
+def shape_text(shape: Sequence[str]) -> str:
+    """A shape with its symbolic sizes renamed n, m, k.
+
+    Examples
+    --------
+    >>> shape_text(["s77", "4*s77", "8"])
+    '[n, 4·n, 8]'
+    """
+    text = ", ".join(str(d) for d in shape)
+    symbols = dict.fromkeys(_SYMBOL.findall(text))
+    names = dict(zip(symbols, ("n", "m", "k"), strict=False))
+    text = _SYMBOL.sub(lambda m: names.get(m[0], m[0]), text)
+    return f"[{text.replace('*', '·')}]"
+
+
+def split_source(source: str | None) -> tuple[str, int] | None:
+    """``"file.py:12"`` as file and line; None where there is none.
+
+    Examples
+    --------
+    >>> split_source("C:/models/net.py:12")
+    ('C:/models/net.py', 12)
+    """
+    file, colon, line = (source or "").rpartition(":")
+    return (file, int(line)) if colon and file and line.isdecimal() and int(line) > 0 else None
+
+
+def short_source(source: str | None) -> str:
+    """A source line without the machine around it: from the working folder, the package, or its last folder."""
+    found = split_source(source)
+    if found is None:
+        return source or ""
+    file, line = found
+    path = Path(file)
+    if path.is_absolute():
+        here = os.path.relpath(file) if path.anchor == Path.cwd().anchor else file
+        if not here.startswith(("..", os.sep)):
+            return f"{PurePath(here).as_posix()}:{line}"
+    parts = PurePath(file.replace("\\", "/")).parts
+    for marker in ("site-packages", "dist-packages"):
+        if marker in parts:
+            return f"{'/'.join(parts[parts.index(marker) + 1 :])}:{line}"
+    return f"{'/'.join(parts[-2:]) if len(parts) > 2 else file}:{line}"
+
+
+def node_label(node: Mapping[str, Any]) -> str:
+    """What to call a node: its module where the node is what the module computes, else module and operator."""
+    path, op, kind = node["module_path"], node["op"], node["module_type"].lower()
+    if node["role"] != "operation":
+        return str(node["name"])
+    if not path:
+        return str(op if op != "unknown" else node["name"])
+    if op.replace("_", "") in kind or (op == "conv" and "conv" in kind):
+        return str(path)
+    return f"{path}.{op}"
+
+
+def place_text(place: Mapping[str, Any]) -> str:
+    """A place in a few words: module and class, and the source line where known."""
+    where = place["module_path"] or place["node"] or "the model"
+    kind = f" ({place['module_type']})" if place["module_type"] and place["module_path"] else ""
+    if not place["module_path"] and place["module_type"] and place["node"]:
+        kind = f" in {place['module_type']}"
+    source = short_source(place["source"])
+    return f"{where}{kind}" + (f", {source}" if source else "")
+
+
+def spoken(audit: AuditData, labels: Sequence[str]) -> list[str]:
+    """Labels for a person: a bare number (a place in a Sequential) gets its class or operator beside it."""
+    if not any(label.rpartition(".")[2].isdecimal() for label in labels):
+        return list(labels)
+    kinds = {
+        node_label(n): n["module_type"] or n["op"]
+        for n in audit["graph"]["nodes"]
+        if n["role"] == "operation"
+    }
+    return [
+        f"{label} ({kinds[label]})" if label in kinds and label.rpartition(".")[2].isdecimal() else label
+        for label in labels
+    ]
+
+
+def path_text(path: Mapping[str, Any]) -> str:
+    """An escape path in full, as findings spell it."""
+    text = " → ".join(path["labels"])
+    return f"{text} bypasses {', '.join(path['bypassed'])}" if path["bypassed"] else text
+
+
+def short_path_text(audit: AuditData, path: Mapping[str, Any]) -> str:
+    """An escape path in few words: the middle of a long one, and most of many norms, are counted."""
+    labels, bypassed = spoken(audit, path["labels"]), spoken(audit, path["bypassed"])
+    if len(labels) > _LONGEST_PATH:
+        labels = [*labels[:3], f"… {len(labels) - 6} more …", *labels[-3:]]
+    text = " → ".join(labels)
+    return f"{text} bypasses {listed(bypassed, 3)}" if bypassed else text
+
+
+def joint_verdicts(audit: AuditData) -> list[Mapping[str, Any]]:
+    """One verdict per output, with all inputs moving."""
+    return [v for v in audit["growth"]["verdicts"] if v["input"] is None]
+
+
+def headline_verdict(audit: AuditData) -> Mapping[str, Any] | None:
+    """The verdict that decides: the first output with the overall status."""
+    wanted = audit["verdict"].lower()
+    return next((v for v in joint_verdicts(audit) if v["status"] == wanted), None)
+
+
+def witness_text(witness: Mapping[str, Any]) -> str:
+    """What a witness proves: which entry grows how fast, and along what."""
+    index = ", ".join(str(i) for i in witness["index"])
+    entry = f"{witness['output']}[{index}]" if index else witness["output"]
+    return f"{entry} grows {_rate(witness)} along one direction of {listed(list(witness['directions']))}"
+
+
+def _rate(witness: Mapping[str, Any]) -> str:
+    slope, degree, logs = witness["slope"], witness["degree"], witness["logarithms"]
+    if degree is None or witness["method"] == "measured":
+        return "exponentially"
+    power = "" if degree == 0 else "·λ" if degree == 1 else f"·λ^{degree:g}"
+    if logs:
+        power += "·log λ" if logs == 1 else f"·(log λ)^{logs:g}"
+    return f"like {number(slope, 3)}{power}"
+
+
+def why(audit: AuditData) -> str:
+    """One sentence for the verdict."""
+    verdict = headline_verdict(audit)
+    if verdict is None:
+        return "The audit holds no verdict on any output."
+    if audit["verdict"] == "BOUNDED":
+        return _why_bounded(audit)
+    others = sum(v["status"] == verdict["status"] for v in joint_verdicts(audit)) - 1
+    more = f" {_count(others, 'more output')} likewise." if others else ""
+    if audit["verdict"] == "UNBOUNDED" and verdict["witness"] is not None:
+        witness = verdict["witness"]
+        radii = [e["radius"] for e in witness["evidence"]]
+        until = f", confirmed by evaluating it up to λ = {power_of_ten(max(radii))}" if radii else ""
+        return f"{witness_text(witness)}{until}.{more}"
+    reason = verdict["reason"] or {"node": "", "text": "no reason was recorded"}
+    at = _at(audit, reason["node"])
+    text = reason["text"]
+    for path in verdict["paths"]:
+        text = text.replace(f" along {path_text(path)}", "")
+    return f"The analysis could not decide{f' at {at}' if at else ''}: {text.rstrip('.')}.{more}"
+
+
+def _why_bounded(audit: AuditData) -> str:
+    verdicts = joint_verdicts(audit)
+    cuts = list(dict.fromkeys(label for v in verdicts if v["cut"] for label in v["cut"]["labels"]))
+    text = "No input, however large, moves any output beyond a fixed range"
+    if cuts:
+        verb = "cut" if len(cuts) > 1 else "cuts"
+        text += f": {listed(spoken(audit, cuts), 3)} {verb} every path from input to output"
+    text += "."
+    ranges = {interval_text(v["growth"]["interval"]) for v in verdicts}
+    if len(ranges) == 1 and (known := ranges.pop()) and "∞" not in known:
+        text += f" Proved range: {known}."
+    assumptions = audit["growth"]["assumptions"]
+    if len(assumptions) == 1:
+        text += f" This assumes: {assumptions[0]['text'].rstrip('.')}."
+    elif assumptions:
+        text += f" This rests on {len(assumptions)} assumptions, listed below."
+    return text
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _node(audit: AuditData, name: str) -> Mapping[str, Any] | None:
+    return next((n for n in audit["graph"]["nodes"] if n["name"] == name), None)
+
+
+def _at(audit: AuditData, name: str) -> str:
+    node = _node(audit, name)
+    return name if node is None else node_label(node)
+
+
+def caution(audit: AuditData) -> str:
+    """What the verdict does not say."""
+    if audit["verdict"] == "BOUNDED":
+        checked = any(r["code"] == "FF006" and r["outcome"] in ("passed", "failed") for r in audit["rules"])
+        return (
+            "Bounded is not correct: far from its data the model can still be wrong, only not without limit. The "
+            "proof is about real arithmetic"
+            + ("; FF006 says how far floating point follows it." if checked else ".")
+        )
+    if audit["verdict"] == "UNBOUNDED":
+        return (
+            "Bounded is not correct either: a norm would keep far predictions finite, it would not make them right. "
+            "Nothing here is about accuracy near the data."
+        )
+    return (
+        "Unknown is not safe: take the model as unbounded until this place is settled. And bounded is not correct: "
+        "nothing here is about accuracy."
+    )
+
+
+def next_step(audit: AuditData, *, in_full: bool = False) -> str:
+    """What to do now; in full, with what the gravest finding asks for, where that is not on view anyway."""
+    codes = list(dict.fromkeys(f["code"] for f in audit["findings"] if f["severity"] != "note"))
+    verdict = headline_verdict(audit)
+    cut = None if verdict is None else verdict["cut"]
+    places = listed(spoken(audit, cut["labels"]), 3) if cut is not None and cut["verified"] else ""
+    if audit["verdict"] == "UNBOUNDED":
+        if in_full and places:
+            return f"put a LayerNorm or RMSNorm after {places}, then audit again."
+        return (
+            f"do what {codes[0]} asks, then audit again." if codes else "bound the output, then audit again."
+        )
+    if audit["verdict"] == "UNKNOWN":
+        reason = verdict["reason"] if verdict is not None else None
+        node = _node(audit, reason["node"]) if reason is not None else None
+        if node is not None and node["role"] == "operation":
+            norm = f", or put a norm after {places}" if places else ""
+            return f"rewrite {node_label(node)} or register a growth rule for it{norm}; then audit again."
+        if places:
+            return f"put a norm after {places} if a bound is wanted, then audit again."
+        return "look along the escape path for what is meant to keep the values in range."
+    if codes:
+        return f"look at {listed(codes)}; assert_bounded(model, inputs) keeps the verdict in your test suite."
+    return "assert_bounded(model, inputs) keeps it so in your test suite."
