@@ -16,6 +16,7 @@ from farfield.growth._extent import Extent, Reason, interval, join, undefined
 from farfield.growth._growth import Growth, growth_of
 from farfield.growth._rate import BOUNDED, CONSTANT, LINEAR, SINGULAR
 from farfield.growth._registry import Claim, Site, find_growth_rule
+from farfield.growth._slices import Slicer, piece_of, slice_of
 
 __all__ = ["Analysis", "analyse_growth", "extents"]
 
@@ -163,6 +164,7 @@ def extents(
         reached |= nx.descendants(graph, name)
     specs = {spec.name: spec for spec in program.inputs}
     table: dict[str, Claim] = {}
+    slicer = Slicer(program, table, apply_rule)
     for node in program.nodes:
         if forced is not None and node.name in forced:
             table[node.name] = forced[node.name]
@@ -171,9 +173,21 @@ def extents(
         elif node.role == "input":
             table[node.name] = _input_extent(specs[node.name], node.name in moving)
         else:
-            claim = apply_rule(program, node, table)
+            claim = _sliced(slicer, node, apply_rule(program, node, table))
             table[node.name] = claim if node.name in reached else _still(claim)
     return table
+
+
+def _sliced(slicer: Slicer, node: Node, claim: Claim) -> Claim:
+    """A slice of something that grows may itself stand still."""
+    if node.op not in ("select", "slice", "getitem") or isinstance(claim, tuple) or claim.bounded:
+        return claim
+    source = slicer.program.node(node.operands[0])
+    part = slice_of(node, source)
+    if node.op == "getitem" and source.operands:
+        parts, source = source, slicer.program.node(source.operands[0])
+        part = piece_of(node, parts, source)
+    return claim if part is None else slicer.extent(source.name, part)
 
 
 def apply_rule(program: Program, node: Node, table: Mapping[str, Claim]) -> Claim:

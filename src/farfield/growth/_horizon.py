@@ -219,12 +219,15 @@ def chunks(
         if u is not None and spec.shape and not isinstance(spec.shape[0], SymbolicSize):
             size = int(spec.shape[0])
     size = max(size, 1)
+    axes = {
+        str(s.shape[0]) for s, u in zip(program.inputs, directions, strict=True) if u is not None and s.shape
+    }
     made = []
     for begin in range(0, count, size):
         chunk = {}
         for spec, u, start in zip(program.inputs, directions, starts, strict=True):
             if u is None:
-                chunk[spec.name] = constant(_rows(spec, start, size))
+                chunk[spec.name] = constant(_rows(spec, start, size, axes))
             else:
                 piece = u[begin : begin + size]
                 if piece.shape[0] < size:
@@ -240,12 +243,12 @@ def _held(spec: InputSpec, start: Tensor | None) -> Tensor:
     return start.detach()
 
 
-def _rows(spec: InputSpec, start: Tensor | None, size: int) -> Tensor:
-    """An input that stands still, its rows repeated to the batch where the batch is dynamic."""
+def _rows(spec: InputSpec, start: Tensor | None, size: int, axes: set[str]) -> Tensor:
+    """An input that stands still, its rows repeated where it shares the batch axis of those that move."""
     start = _held(spec, start)
-    if not spec.shape or not isinstance(spec.shape[0], SymbolicSize) or start.shape[0] == size:
+    if not spec.shape or not isinstance(spec.shape[0], SymbolicSize) or str(spec.shape[0]) not in axes:
         return start
-    return start[torch.arange(size) % start.shape[0]]
+    return start if start.shape[0] == size else start[torch.arange(size) % start.shape[0]]
 
 
 def _unresolved(jet: Jet) -> Tensor:

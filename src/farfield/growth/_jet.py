@@ -38,6 +38,8 @@ MASK = 1e30
 """Constants at least this large stand for infinity."""
 MASKED = 512.0
 """The power that stands for infinity."""
+UNTRACED = -1
+"""Origin of an entry that is not known to be a copy of anything."""
 INF = math.inf
 
 
@@ -53,12 +55,16 @@ class Jet:
         Shape ``(len(powers), *shape)``: coefficients and estimates of their rounding errors.
     floor
         Broadcastable to ``shape``: the remainder of that entry is o(λ^floor).
+    origin
+        A number for every entry, shared by entries that are copies of one another (the largest of a row and
+        its place in the row): their difference is exactly 0, not a rounded one. ``None`` where not kept.
     """
 
     powers: tuple[float, ...]
     values: Tensor
     errors: Tensor
     floor: Tensor
+    origin: Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -104,7 +110,12 @@ class Jet:
         """The same series with at least this floor."""
         if not isinstance(floor, Tensor):
             floor = torch.full((), float(floor), dtype=torch.float64, device=self.floor.device)
-        return replace(self, floor=torch.maximum(*torch.broadcast_tensors(self.floor, floor)))
+        old, new = torch.broadcast_tensors(self.floor, floor)
+        origin = self.origin
+        if origin is not None:
+            # What is no longer known to be this entry is no copy of it either.
+            origin = torch.where((new > old).expand(self.shape), UNTRACED, origin)
+        return replace(self, floor=torch.maximum(old, new), origin=origin)
 
     def trimmed(self, lowest: float) -> Jet:
         """Without powers below ``lowest`` or below every floor, and without powers that vanish identically."""
@@ -124,8 +135,9 @@ class Jet:
             return self
         if not keep:
             nothing = torch.zeros_like(self.values[:1])
-            return Jet((0.0,), nothing, torch.zeros_like(self.errors[:1]), floor)
-        return Jet(tuple(self.powers[k] for k in keep), self.values[keep], self.errors[keep], floor)
+            return Jet((0.0,), nothing, torch.zeros_like(self.errors[:1]), floor, self.origin)
+        powers = tuple(self.powers[k] for k in keep)
+        return Jet(powers, self.values[keep], self.errors[keep], floor, self.origin)
 
     def evaluate(self, scale: float) -> Tensor:
         """The sum at λ = ``scale``, remainder left out."""
@@ -231,7 +243,10 @@ def select(mask: Tensor, yes: Jet, no: Jet) -> Jet:
     errors = torch.where(mask, ea, eb)
     fa, fb = torch.broadcast_tensors(yes.floor, no.floor)
     floor = torch.where(mask, fa, fb)
-    return Jet(powers, values, errors, floor)
+    if yes.origin is None or no.origin is None:
+        return Jet(powers, values, errors, floor)
+    oa, ob = torch.broadcast_tensors(yes.origin, no.origin)
+    return Jet(powers, values, errors, floor, torch.where(mask, oa, ob))
 
 
 def linear_map(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from farfield.growth._jet import ABOVE, TOLERANCE, Jet, add, aligned, constant, scale, select
+from farfield.growth._jet import ABOVE, TOLERANCE, UNTRACED, Jet, add, aligned, constant, scale, select
 
 __all__ = ["Lead", "gap_to_winner", "lead", "maximum", "maximum_over", "minimum", "winner_over"]
 
@@ -75,8 +75,15 @@ def lead(jet: Jet) -> Lead:
 
 
 def difference(a: Jet, b: Jet) -> Jet:
-    """A − b."""
-    return add(a, scale(b, -1.0))
+    """The jet a − b; exactly 0 where one entry is a copy of the other."""
+    result = add(a, scale(b, -1.0))
+    if a.origin is None or b.origin is None:
+        return result
+    one, other = torch.broadcast_tensors(a.origin, b.origin)
+    same = (one == other) & (one != UNTRACED)
+    if not bool(same.any()):
+        return result
+    return select(same, constant(torch.zeros((), dtype=torch.float64, device=same.device)), result)
 
 
 def maximum(a: Jet, b: Jet) -> Jet:
@@ -98,6 +105,7 @@ def take(jet: Jet, dim: int, start: int, length: int) -> Jet:
         jet.values.narrow(dim + 1, start, length),
         jet.errors.narrow(dim + 1, start, length),
         jet.full_floor().narrow(dim, start, length),
+        None if jet.origin is None else jet.origin.narrow(dim, start, length),
     )
 
 
@@ -141,11 +149,13 @@ def gap_to_winner(jet: Jet, dim: int) -> tuple[Jet, Jet, Tensor]:
 def join(jets: list[Jet], dim: int) -> Jet:
     """Concatenation along one axis (counted from the front)."""
     powers, spread = aligned(jets)
+    origins = [jet.origin for jet in jets if jet.origin is not None]
     return Jet(
         powers,
         torch.cat([values for values, _ in spread], dim + 1),
         torch.cat([errors for _, errors in spread], dim + 1),
         torch.cat([jet.full_floor() for jet in jets], dim),
+        None if len(origins) < len(jets) else torch.cat(origins, dim),
     )
 
 

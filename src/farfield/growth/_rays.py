@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,20 +47,37 @@ def run_jets(
     last = _last_uses(program)
     sizes = _sizes(program, inputs)
     values: dict[str, JetValue] = {}
+    count = itertools.count(1)
     notes: list[Reason] = []
     for position, node in enumerate(program.nodes):
         if node.role == "input":
-            values[node.name] = inputs[node.name]
+            values[node.name] = _numbered(inputs[node.name], count)
         elif node.role == "constant":
             values[node.name] = constant(program.constants[node.name].detach())
         else:
             operands = tuple(None if name is None else values[name] for name in node.inputs)
-            values[node.name] = _advance(resolved(node, sizes), operands, lowest, notes)
+            values[node.name] = _numbered(_advance(resolved(node, sizes), operands, lowest, notes), count)
             _learn(node, values[node.name], sizes)
         for name in (*node.operands, node.name):
             if last[name] <= position and name not in wanted:
                 values.pop(name, None)
     return values, tuple(notes)
+
+
+def _numbered(value: JetValue, count: Iterator[int]) -> JetValue:
+    """Numbers for entries that are not copies of earlier ones."""
+    if isinstance(value, tuple):
+        return tuple(_numbered_jet(part, count) for part in value)
+    return _numbered_jet(value, count)
+
+
+def _numbered_jet(jet: Jet, count: Iterator[int]) -> Jet:
+    if jet.origin is not None or not jet.values.is_floating_point():
+        return jet
+    size = math.prod(jet.shape)
+    start = next(count) << 40
+    origin = torch.arange(start, start + size, device=jet.values.device).reshape(jet.shape)
+    return replace(jet, origin=origin)
 
 
 def _advance(

@@ -10,13 +10,14 @@ from typing import Any, TypeAlias, TypeVar
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
-from farfield.graph import Node
+from farfield.graph import Node, Program
 from farfield.growth._extent import Extent, interval, join
 from farfield.growth._rate import CONSTANT, SINGULAR
 
 __all__ = [
     "Claim",
     "GrowthRule",
+    "Rules",
     "Site",
     "find_growth_rule",
     "growth_rule",
@@ -99,6 +100,8 @@ class Site:
 
 
 GrowthRule: TypeAlias = Callable[[Site], Claim]
+Rules: TypeAlias = "Callable[[Program, Node, Mapping[str, Claim]], Claim]"
+"""(program, node, extents of its operands) ↦ the node's extent."""
 _Rule = TypeVar("_Rule", bound=Callable[[Site], Any])
 
 _RULES: dict[str, GrowthRule] = {}

@@ -259,16 +259,16 @@ def _verdict(
     if growth.bounded:
         cut = bounding_cut(analysis, output, moving)
         return Verdict(Status.BOUNDED, output, moving, growth, None, None, (), cut)
-    witness = next(iter(found.values()), None)
+    witness = find_witness(
+        analysis,
+        starts,
+        index,
+        moving=None if moving is None else (moving,),
+        evaluator=evaluator.get(),
+        generator=generator,
+    )
     if witness is None:
-        witness = find_witness(
-            analysis,
-            starts,
-            index,
-            moving=None if moving is None else (moving,),
-            evaluator=evaluator.get(),
-            generator=generator,
-        )
+        witness = next(iter(found.values()), None)
     paths = escape_paths(analysis, output, moving, limit=limit)
     cut = insertion_cut(analysis, output, moving)
     if witness is not None:

@@ -161,10 +161,11 @@ def find_witness(
 ) -> Witness | None:
     """Search a direction in which an output grows, and confirm it on the model.
 
-    Random directions, coordinate axes and sign patterns first, followed exactly to infinity; then gradient
-    ascent, by autograd through the jet, on the last node that still grows along the escape path; then, where
-    only growth faster than every power is left, measurement. Nothing is returned that evaluations in float64
-    up to λ = 1e8 (and beyond, where lower-order terms are large) do not confirm to 1e-5.
+    Where the analysis allows growth faster than every power, that is looked for first, by measurement. Then
+    random directions, coordinate axes and sign patterns are followed exactly to infinity; then gradient
+    ascent, by autograd through the jet, on the last node that still grows along the escape path. Nothing is
+    returned that evaluations in float64 up to λ = 1e8 (and beyond, where lower-order terms are large) do not
+    confirm to 1e-5.
 
     Parameters
     ----------
@@ -193,11 +194,24 @@ def find_witness(
     )
     if not names:
         return None
+    if _level(search) == Level.EXPONENTIAL:
+        fastest = _measured(search)
+        if fastest is not None:
+            return fastest
     for candidates in (_first_guesses(search), _more_guesses(search)):
         found = _best(search, candidates)
         if found is not None:
             return found
-    return _climb(search) or _measured(search)
+    return _climb(search)
+
+
+def _level(search: Search) -> Level:
+    """The kind of growth that the analysis allows."""
+    moving = (
+        search.moving[0] if len(search.moving) == 1 and search.moving[0] in search.analysis.alone else None
+    )
+    extent = search.analysis.extent(search.program.outputs[search.output], moving)
+    return extent.rate.level if extent.known else Level.SINGULAR
 
 
 def _size(search: Search) -> int:
@@ -272,7 +286,7 @@ def _ranked(seen: Horizon, limit: int = 3) -> list[tuple[int, tuple[int, ...]]]:
         return []
     degree = torch.where(growing, seen.degree, -1.0)
     score = torch.where(degree == degree.max(), seen.coefficient.abs(), -1.0)
-    best = score.flatten(1).max(1)
+    best = score.reshape(score.shape[0], -1).max(1)
     order = best.values.argsort(descending=True)[:limit]
     shape = score.shape[1:]
     return [
@@ -417,13 +431,7 @@ def _climb(search: Search) -> Witness | None:
 
 
 def _measured(search: Search) -> Witness | None:
-    """Growth faster than every power, by evaluation alone: only where the analysis allows it."""
-    program = search.program
-    name = program.outputs[search.output]
-    moving = search.moving[0] if len(search.moving) == 1 else None
-    extent = search.analysis.extent(name, moving)
-    if extent.rate.level != Level.EXPONENTIAL or not extent.known:
-        return None
+    """Growth faster than every power, by evaluation alone."""
     for row in _unit(torch.cat([_normal(search, 8), _more_guesses(search)[-18:]])).unsqueeze(1):
         witness = _exponential_along(search, row)
         if witness is not None:

@@ -111,9 +111,9 @@ def _add(step: Step) -> Jet:
 
 @jet_rule("sub")
 def _sub(step: Step) -> Jet:
-    return add(
-        step.operand(0, "input"), scale(step.operand(1, "other"), -float(step.attributes.get("alpha", 1)))
-    )
+    alpha = float(step.attributes.get("alpha", 1))
+    other = step.operand(1, "other")
+    return difference(step.operand(0, "input"), other if alpha == 1.0 else scale(other, alpha))
 
 
 @jet_rule("neg")

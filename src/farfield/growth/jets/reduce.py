@@ -49,6 +49,7 @@ def _squeezed(jet: Jet, dims: tuple[int, ...], keepdim: bool) -> Jet:
         jet.values.squeeze([d + 1 for d in dims]),
         jet.errors.squeeze([d + 1 for d in dims]),
         jet.full_floor().squeeze(list(dims)),
+        None if jet.origin is None else jet.origin.squeeze(list(dims)),
     )
 
 
@@ -267,6 +268,7 @@ def _ordered(jet: Jet, dim: int, *, descending: bool) -> tuple[Jet, Tensor, Tens
         jet.values.gather(dim + 1, stacked),
         jet.errors.gather(dim + 1, stacked),
         jet.full_floor().gather(dim, order),
+        None if jet.origin is None else jet.origin.gather(dim, order),
     )
     doubt = torch.zeros_like(order, dtype=torch.bool)
     limit = torch.full(arranged.shape, -INF, dtype=torch.float64, device=order.device)

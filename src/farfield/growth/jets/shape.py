@@ -26,10 +26,18 @@ def moved(step: Step, jets: Sequence[Jet], rest: Sequence[Tensor | None] = ()) -
     values = [step.compute(*(v[k] for v, _ in spread), *rest) for k in range(len(powers))]
     errors = [step.compute(*(e[k] for _, e in spread), *rest) for k in range(len(powers))]
     floor = step.compute(*(jet.full_floor() for jet in jets), *rest)
+    origins = [jet.origin for jet in jets if jet.origin is not None]
+    origin = step.compute(*origins, *rest) if len(origins) == len(jets) else None
     if isinstance(floor, Tensor):
-        return Jet(powers, torch.stack(values), torch.stack(errors), floor)
+        return Jet(powers, torch.stack(values), torch.stack(errors), floor, origin)
     return tuple(
-        Jet(powers, torch.stack([v[i] for v in values]), torch.stack([e[i] for e in errors]), part)
+        Jet(
+            powers,
+            torch.stack([v[i] for v in values]),
+            torch.stack([e[i] for e in errors]),
+            part,
+            None if origin is None else origin[i],
+        )
         for i, part in enumerate(floor)
     )
 
@@ -110,7 +118,7 @@ def _cast(step: Step) -> Jet:
             first = lead(jet)
             return truth(first.certain, ~(first.certain | first.zero))
         return apply_profile(jet, profile("trunc", {}))
-    return Jet(jet.powers, jet.values.to(dtype), jet.errors, jet.floor)
+    return Jet(jet.powers, jet.values.to(dtype), jet.errors, jet.floor, jet.origin)
 
 
 def places(step: Step, start: int) -> tuple[list[Tensor | None], bool]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from farfield.growth._domination import bounded_product, bounded_quotient
 from farfield.growth._extent import (
     Extent,
+    Reason,
     add,
     inherit,
     interval,
@@ -134,7 +136,13 @@ def _mul(site: Site) -> Extent:
     ratio_of = _proportion(site)
     if ratio_of is not None:
         return scale(square(first), ratio_of)
-    return multiply(first, other, site.name)
+    value = multiply(first, other, site.name)
+    left, right = site.node.inputs
+    if left is None or right is None or value.bounded or not value.known:
+        return value
+    if (first.bounded or other.bounded) and bounded_product(left, right, site.lookup):
+        return replace(value, lower=min(value.lower, BOUNDED), upper=min(value.upper, BOUNDED))
+    return value
 
 
 def _proportion(site: Site) -> float | None:
@@ -174,6 +182,14 @@ def _div(site: Site) -> Extent:
     if _is_complex(site) and site.present(1):
         return undefined(site.name, "division of complex numbers has no growth rule", first, other)
     value = ratio(first, other, site.name)
+    left, right = site.node.inputs
+    if left is not None and right is not None and not value.bounded and first.known and other.known:
+        bounded, defined = bounded_quotient(left, right, site.lookup, gap=other.gap > 0.0)
+        if bounded:
+            rate = CONSTANT if first.constant and other.constant else BOUNDED
+            value = inherit(Extent(rate, rate), first, other)
+        if bounded and not defined:
+            value = value.assuming(Reason(site.name, "the quotient is undefined where its denominator is 0"))
     if site.attributes.get("rounding_mode"):
         return replace(value, lo=value.lo - 1.0, hi=value.hi + 1.0, gap=0.0)
     return value
