@@ -93,6 +93,8 @@ def capture(
         args, kwargs = _arguments(example_inputs)
         with prepared(model):
             program = _captured(model, args, kwargs, wanted, dynamic_batch=dynamic_batch, prefer=prefer)
+    if not program.outputs:
+        raise CaptureError("The model returns no tensor on this example, so there is nothing to capture.")
     unknown = sorted(set(wanted) - {spec.name for spec in program.inputs})
     if unknown:
         raise InvalidValueError(

@@ -74,11 +74,8 @@ def _as_told(mask: Tensor | None, is_causal: bool | None = None, size: int | Non
 @contextmanager
 def _without_cache(model: nn.Module) -> Iterator[None]:
     """``config.use_cache = False`` on every module that has such a configuration (Hugging Face decoders)."""
-    configurations: list[Any] = []
-    for module in model.modules():
-        configuration = getattr(module, "config", None)
-        if getattr(configuration, "use_cache", None) is True and configuration not in configurations:
-            configurations.append(configuration)
+    found = [getattr(module, "config", None) for module in model.modules()]
+    configurations: list[Any] = [c for c in found if getattr(c, "use_cache", None) is True]
     for configuration in configurations:
         configuration.use_cache = False
     try:

@@ -86,7 +86,7 @@ def _lower(
     given = iter(names)
     for node in traced.graph.nodes:
         if node.op == "placeholder":
-            node.name = next(given)
+            node._rename(next(given))  # unlike an assignment, keeps names unique
             lowering.add_input(node, node.meta["val"])
         elif node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(traced)

@@ -18,7 +18,7 @@ def _attention(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
     query, key, value, mask = tensors
     return functional.scaled_dot_product_attention(
-        query, key, value, mask, 0.0, a["is_causal"], scale=a["scale"], enable_gqa=a["enable_gqa"]
+        query, key, value, mask, a["dropout_p"], a["is_causal"], scale=a["scale"], enable_gqa=a["enable_gqa"]
     )
 
 

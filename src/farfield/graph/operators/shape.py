@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -164,6 +164,11 @@ def _pixel_shuffle(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _pixel_unshuffle(node: Node, tensors: Sequence[Any]) -> Any:
     return functional.pixel_unshuffle(tensors[0], node.attributes["downscale_factor"])
+
+
+def _only_in_eval(call: Call) -> Mapping[str, Any] | None:
+    """Kinds of dropout that do something else while training: unknown then."""
+    return None if call.arguments["train"] else call.arguments
 
 
 def _result_dtype(call: Call) -> dict[str, Any]:
@@ -492,8 +497,10 @@ COPYING = (
         _X,
         (
             Target("aten.dropout.default"),
-            Target("aten.feature_dropout.default"),
-            Target("aten.alpha_dropout.default"),
+            Target("aten.native_dropout.default", item=0),
+            Target("aten.feature_dropout.default", _only_in_eval),
+            Target("aten.alpha_dropout.default", _only_in_eval),
+            Target("aten.feature_alpha_dropout.default", _only_in_eval),
         ),
         _dropout,
         (example(lambda x: functional.dropout(x, 0.3, training=False), real(2, 3)),),

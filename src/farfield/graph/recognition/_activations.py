@@ -129,22 +129,27 @@ def _shifted_ramp(view: View, name: str) -> str | None:
     return moved.inputs[0] if moved.attributes["alpha"] == 1 else None
 
 
-def _factors(view: View, name: str, node: Node | None = None) -> tuple[float, list[str]]:
-    """A value as a number times tensors, products and quotients by numbers taken apart."""
+def _factors(view: View, name: str, node: Node | None = None, depth: int = 5) -> tuple[float, list[str]]:
+    """A value as a number times tensors, products and quotients by numbers taken apart.
+
+    No activation nests its products deeper than ``depth``; without a limit, products of products of a
+    long recurrence would be multiplied out.
+    """
     node = view.at(name) if node is None else node
-    if node is None or node.op not in ("mul", "div") or node.inputs[0] is None:
+    if depth == 0 or node is None or node.op not in ("mul", "div") or node.inputs[0] is None:
         return 1.0, [name]
     if node.op == "div" and node.attributes.get("rounding_mode") is not None:
         return 1.0, [name]
     by = view.number(node, 1, "other")
     if by is not None:
-        scale, names = _factors(view, node.inputs[0])
+        scale, names = _factors(view, node.inputs[0], depth=depth - 1)
         if node.op == "div":
             return (scale / by, names) if by else (1.0, [name])
         return scale * by, names
     if node.op == "div" or node.inputs[1] is None:
         return 1.0, [name]
-    left, right = _factors(view, node.inputs[0]), _factors(view, node.inputs[1])
+    left = _factors(view, node.inputs[0], depth=depth - 1)
+    right = _factors(view, node.inputs[1], depth=depth - 1)
     return left[0] * right[0], [*left[1], *right[1]]
 
 

@@ -138,52 +138,51 @@ def _inverse_length(view: View, name: str) -> Size | None:
     return _length(view, node.operands[0]) if node.op == "reciprocal" else None
 
 
-def _stabilised(view: View, node: Node, inner: Size | None, add_mode: str, *, squared: bool) -> Size | None:
-    """The inner size with the stabiliser that an ``add``, ``clamp`` or ``maximum`` puts around it."""
-    if inner is None or inner.eps != 0:
+def _stabiliser(view: View, node: Node) -> float | None:
+    """The non-negative number that an ``add``, ``clamp`` or ``maximum`` puts around its first operand."""
+    if node.inputs[0] is None or node.attributes.get("alpha", 1) != 1:
         return None
-    if node.op == "add":
-        eps = view.number(node, 1, "other")
-        if eps is None or node.attributes["alpha"] != 1 or eps < 0:
-            return None
-        return replace(inner, eps=eps, eps_mode=add_mode)
     if node.op == "clamp" and (node.inputs[2] is not None or "max" in node.attributes):
         return None
-    low = view.number(node, 1, "min" if node.op == "clamp" else "other")
-    if low is None or low < 0:
-        return None
-    # √max(v, e) is max(√v, √e).
-    return replace(inner, eps=math.sqrt(low) if squared else low, eps_mode="clamp")
+    number = view.number(node, 1, "min" if node.op == "clamp" else "other")
+    return number if number is not None and number >= 0 else None
 
 
-def _length(view: View, name: str) -> Size | None:
-    """The size that a value is, if it is the root of a sum of squares, a norm or a deviation."""
+def _length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
+    """The size that a value is, if it is the root of a sum of squares, a norm or a deviation.
+
+    One stabiliser is allowed; ``stabilised`` says that it has been met.
+    """
     node = view.statistic(name)
     if node.op == "sqrt":
-        return _square(view, node.operands[0])
+        return _square(view, node.operands[0], stabilised=stabilised)
     if node.op == "norm":
         order = float(node.attributes["ord"])
         return _of(view, node, order=order) if order > 0 else None
     if node.op == "std":
         return _of(view, node, centred=True, correction=_whole(node.attributes["correction"]))
-    if node.op in ("add", "clamp", "maximum") and node.inputs[0] is not None:
-        return _stabilised(view, node, _length(view, node.inputs[0]), "outside", squared=False)
+    if node.op in ("add", "clamp", "maximum") and not stabilised:
+        eps = _stabiliser(view, node)
+        inner = None if eps is None else _length(view, node.operands[0], stabilised=True)
+        if eps is None or inner is None or inner.eps != 0:
+            return None
+        return replace(inner, eps=eps, eps_mode="outside" if node.op == "add" else "clamp")
     if node.op in ("sum", "amax"):
-        inner = view.at(node.operands[0])
-        if inner is not None and inner.op == "abs":
+        terms = view.at(node.operands[0])
+        if terms is not None and terms.op == "abs":
             order = 1.0 if node.op == "sum" else math.inf
-            return _of(view, node, source=inner.operands[0], order=order)
+            return _of(view, node, source=terms.operands[0], order=order)
     return None
 
 
-def _square(view: View, name: str) -> Size | None:
-    """The size whose square a value is."""
+def _square(view: View, name: str, *, stabilised: bool = False) -> Size | None:
+    """The size whose square a value is; ``stabilised`` as in :func:`_length`."""
     node = view.statistic(name)
     if node.op in ("sum", "mean"):
-        inner = view.at(node.operands[0])
-        if inner is None or inner.op != "square" or not is_float(inner.dtype):
+        terms = view.at(node.operands[0])
+        if terms is None or terms.op != "square" or not is_float(terms.dtype):
             return None
-        source = inner.operands[0]
+        source = terms.operands[0]
         absolute = view.at(source)
         if absolute is not None and absolute.op == "abs":
             source = absolute.operands[0]
@@ -191,21 +190,31 @@ def _square(view: View, name: str) -> Size | None:
     if node.op == "var":
         return _of(view, node, centred=True, correction=_whole(node.attributes["correction"]))
     if node.op == "square":
-        size = _length(view, node.operands[0])
+        size = _length(view, node.operands[0], stabilised=True)
         return size if size is not None and size.eps == 0 and size.order == 2 else None
-    if node.op in ("add", "clamp", "maximum") and node.inputs[0] is not None:
-        return _stabilised(view, node, _square(view, node.inputs[0]), "inside", squared=True)
+    if node.op in ("add", "clamp", "maximum") and not stabilised:
+        eps = _stabiliser(view, node)
+        inner = None if eps is None else _square(view, node.operands[0], stabilised=True)
+        if eps is None or inner is None or inner.eps != 0:
+            return None
+        if node.op == "add":
+            return replace(inner, eps=eps, eps_mode="inside")
+        return replace(inner, eps=math.sqrt(eps), eps_mode="clamp")  # √max(v, e) is max(√v, √e)
     if node.op == "relu":  # a variance kept from rounding below zero
-        return _square(view, node.operands[0])
+        return _square(view, node.operands[0], stabilised=stabilised)
     if node.op in ("div", "mul") and node.inputs[0] is not None:
-        return _averaged(view, node, _square(view, node.inputs[0]))
+        return _averaged(view, node)
     return _moment_difference(view, node) if node.op == "sub" else None
 
 
-def _averaged(view: View, node: Node, size: Size | None) -> Size | None:
+def _averaged(view: View, node: Node) -> Size | None:
     """A sum of squares divided by the number of its terms, or by one less."""
     by = view.number(node, 1, "other")
-    if size is None or size.correction is not None or size.centred or size.eps != 0 or not by:
+    total = view.statistic(node.operands[0])
+    if not by or total.op != "sum":
+        return None
+    size = _square(view, total.name)
+    if size is None:
         return None
     count = _count(view, size)
     if count is None:
@@ -221,7 +230,7 @@ def _moment_difference(view: View, node: Node) -> Size | None:
     """Mean of squares minus square of the mean: the variance."""
     if None in node.inputs or node.attributes["alpha"] != 1:
         return None
-    first = _square(view, node.operands[0])
+    first = _square(view, node.operands[0], stabilised=True)
     second = view.statistic(node.operands[1])
     if first is None or first.correction != 0 or first.centred or first.eps != 0 or second.op != "square":
         return None
