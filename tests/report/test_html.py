@@ -312,6 +312,7 @@ def test_sources_lose_the_machine_they_were_on(tmp_path, monkeypatch):
     assert short_source(str(tmp_path / "models" / "net.py") + ":7") == "models/net.py:7"
     assert short_source("/opt/lib/python3/site-packages/pkg/a/b.py:3") == "pkg/a/b.py:3"
     assert short_source("/home/someone/project/net.py:3") == "project/net.py:3"
+    assert short_source("src/models/deep/net.py:3") == "src/models/deep/net.py:3"
     assert short_source(None) == ""
 
 

@@ -43,6 +43,8 @@ _SIDE_BY_SIDE = 560.0
 """Up to this width the graph stands beside the chart, wider ones above it."""
 _TALL = 720.0
 """From this height on the findings stand beside the graph, below the chart; else they have the full width."""
+_STEPS = 10
+"""Steps of an escape path that are printed; the middle of a longer one is counted."""
 _SHOWN = 24
 """Entries of a direction that are printed."""
 _KIND_WORDS = {
@@ -136,8 +138,13 @@ def _view(audit: AuditData) -> dict[str, Any]:
 def _path(audit: AuditData) -> dict[str, Any] | None:
     for verdict in joint_verdicts(audit):
         for path in verdict["paths"][:1]:
+            steps = spoken(audit, path["labels"])
+            hidden = max(len(steps) - _STEPS, 0)
+            if hidden:  # the empty step stands for them
+                steps = [*steps[: _STEPS // 2], "", *steps[-_STEPS // 2 :]]
             return {
-                "labels": spoken(audit, path["labels"]),
+                "steps": steps,
+                "hidden": hidden,
                 "bypassed": spoken(audit, path["bypassed"]),
                 "proved": verdict["status"] == "unbounded",
             }

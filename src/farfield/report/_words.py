@@ -182,6 +182,8 @@ def short_source(source: str | None) -> str:
         return source or ""
     file, line = found
     path = Path(file)
+    if not path.is_absolute() and ":" not in file:
+        return f"{file}:{line}"
     if path.is_absolute():
         here = os.path.relpath(file) if path.anchor == Path.cwd().anchor else file
         if not here.startswith(("..", os.sep)):
@@ -215,17 +217,17 @@ def place_text(place: Mapping[str, Any]) -> str:
     return f"{where}{kind}" + (f", {source}" if source else "")
 
 
-def spoken(audit: AuditData, labels: Sequence[str]) -> list[str]:
-    """Labels for a person: a bare number (a place in a Sequential) gets its class or operator beside it."""
-    if not any(label.rpartition(".")[2].isdecimal() for label in labels):
-        return list(labels)
+def spoken(audit: AuditData, labels: Sequence[str], *, classes: bool = False) -> list[str]:
+    """Labels for a person: a bare number (a place in a Sequential) gets its class beside it, or every module does."""
     kinds = {
         node_label(n): n["module_type"] or n["op"]
         for n in audit["graph"]["nodes"]
-        if n["role"] == "operation"
+        if n["role"] == "operation" and n["module_path"] == node_label(n)
     }
     return [
-        f"{label} ({kinds[label]})" if label in kinds and label.rpartition(".")[2].isdecimal() else label
+        f"{label} ({kinds[label]})"
+        if label in kinds and (classes or label.rpartition(".")[2].isdecimal())
+        else label
         for label in labels
     ]
 
@@ -301,7 +303,7 @@ def _why_bounded(audit: AuditData) -> str:
     text = "No input, however large, moves any output beyond a fixed range"
     if cuts:
         verb = "cut" if len(cuts) > 1 else "cuts"
-        text += f": {listed(spoken(audit, cuts), 3)} {verb} every path from input to output"
+        text += f": {listed(spoken(audit, cuts, classes=True), 3)} {verb} every path from input to output"
     text += "."
     ranges = {interval_text(v["growth"]["interval"]) for v in verdicts}
     if len(ranges) == 1 and (known := ranges.pop()) and "∞" not in known:
