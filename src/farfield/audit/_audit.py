@@ -117,7 +117,7 @@ def _rays(
     radii = [10.0 ** (k / 4.0) for k in range(-4, 25)]
     moving = [s.kind == "real" for s in program.inputs]
     if count == 0 or not any(moving) or len(inputs) != len(program.inputs) or program.capture == "modules":
-        return {"radii": [], "series": []}
+        return {"output": "", "radii": [], "series": []}
     source = torch.Generator().manual_seed(1) if generator is None else generator
     witness = report.witness
     series: list[dict[str, Any]] = []
@@ -142,4 +142,4 @@ def _rays(
                 result = program.evaluate(*point, keep=[program.outputs[0]])[program.outputs[0]]
             values.append(float(result.double().abs().max()))
         series.append({"label": label, "values": values})
-    return {"radii": radii, "series": series}
+    return {"output": program.outputs[0], "radii": radii, "series": series}

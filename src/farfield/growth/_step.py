@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
-from farfield.graph import Node, SymbolicSize, operator
+from farfield.graph import Node, SymbolicSize
+from farfield.graph._interpret import compute_node
 from farfield.growth._jet import Jet, constant
 
 __all__ = [
@@ -72,7 +73,7 @@ class Step:
 
     def compute(self, *tensors: Tensor | None) -> Any:
         """The operator itself on plain tensors."""
-        return operator(self.node.op).compute(self.node, tensors)
+        return compute_node(self.node, tensors, {})
 
 
 JetRule: TypeAlias = Callable[[Step], Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from farfield.errors import InvalidValueError
-from farfield.graph import Program, capture
+from farfield.graph import OpaqueNodeError, Program, capture
 from farfield.growth._analysis import Analysis, analyse_growth
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._extent import Reason
@@ -259,14 +260,17 @@ def _verdict(
     if growth.bounded:
         cut = bounding_cut(analysis, output, moving)
         return Verdict(Status.BOUNDED, output, moving, growth, None, None, (), cut)
-    witness = find_witness(
-        analysis,
-        starts,
-        index,
-        moving=None if moving is None else (moving,),
-        evaluator=evaluator.get(),
-        generator=generator,
-    )
+    witness = None
+    # A node that can't be run apart from the model leaves nothing to search with: the verdict is then UNKNOWN.
+    with contextlib.suppress(OpaqueNodeError):
+        witness = find_witness(
+            analysis,
+            starts,
+            index,
+            moving=None if moving is None else (moving,),
+            evaluator=evaluator.get(),
+            generator=generator,
+        )
     if witness is None:
         witness = next(iter(found.values()), None)
     paths = escape_paths(analysis, output, moving, limit=limit)

@@ -21,7 +21,8 @@ def check(context: Context) -> Verdict:
         if verdict.status is not Status.UNBOUNDED or witness is None:
             continue
         path = verdict.paths[0] if verdict.paths else None
-        place = context.place(path.nodes[-1]) if path else Place(node=verdict.output)
+        closing = verdict.cut.nodes[:1] if verdict.cut is not None else ()
+        place = context.place(closing[0]) if closing else Place(node=verdict.output)
         where = str(verdict.cut) if verdict.cut is not None and verdict.cut.labels else ""
         action = (
             f"Put a LayerNorm or RMSNorm after {where}: every path from input to output then passes it."
@@ -32,7 +33,7 @@ def check(context: Context) -> Verdict:
             Finding(
                 "FF001",
                 "error",
-                f"{verdict.output} grows without limit: {witness}"
+                f"{verdict.output} grows without limit: {witness}."
                 + (f" Escape path: {path}." if path is not None else ""),
                 place,
                 action

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import torch
 from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
 from farfield.audit.rules import Rule, Verdict
+from farfield.growth import Verdict as GrowthVerdict
 
 __all__ = ["RULE"]
 
@@ -36,9 +38,12 @@ def check(context: Context) -> Verdict:
     findings = []
     for verdict in context.escaping:
         path = next((p for p in verdict.paths if p.bypassed), None)
-        if path is None:
-            continue
         cut = verdict.cut
+        if path is None:
+            aside = _beside(context, verdict)
+            if aside:
+                findings.append(aside)
+            continue
         where = f" after {cut}" if cut is not None and cut.labels else " where the paths join"
         findings.append(
             Finding(
@@ -59,6 +64,29 @@ def check(context: Context) -> Verdict:
     if context.escaping:
         return Outcome.PASSED, (), "the growth that remains does not go round a norm"
     return Outcome.PASSED, (), "every path from input to output is cut"
+
+
+def _beside(context: Context, verdict: GrowthVerdict) -> Finding | None:
+    """A norm on the way of one input only, another joining after it (an action beside normed features)."""
+    if not verdict.paths:
+        return None
+    path = verdict.paths[0]
+    graph = context.program.to_networkx()
+    before = nx.ancestors(graph, verdict.output)
+    norms = [n for n in context.norms if n.name in before and n.name not in path.nodes]
+    if not norms:
+        return None
+    names = ", ".join(dict.fromkeys(n.module_path or n.name for n in norms))
+    cut = verdict.cut
+    where = f" after {cut}" if cut is not None and cut.labels else " after the point where they join"
+    return Finding(
+        "FF002",
+        "error",
+        f"{path}: {names} normalises what comes from elsewhere, and {path.nodes[0]} joins after it.",
+        context.place(_joint(context, path.nodes)),
+        f"Join the inputs before the norm, or add a norm{where}.",
+        {"path": list(path.labels), "bypassed": [n.module_path or n.name for n in norms]},
+    )
 
 
 def _joint(context: Context, nodes: tuple[str, ...]) -> str:
