@@ -15,7 +15,7 @@ from farfield._provenance import provenance
 from farfield.audit._context import Context
 from farfield.audit._result import Audit
 from farfield.audit.rules import run_rules
-from farfield.graph import Program, capture
+from farfield.graph import OpaqueNodeError, Program, capture
 from farfield.growth import GrowthReport, analyse
 
 __all__ = ["audit"]
@@ -114,10 +114,11 @@ def _rays(
 ) -> dict[str, Any]:
     """Max |f(λu)| over the entries of the first output, for a few directions and λ from 0.1 to 10⁶."""
     program = report.program
+    empty: dict[str, Any] = {"output": "", "radii": [], "series": []}
     radii = [10.0 ** (k / 4.0) for k in range(-4, 25)]
     moving = [s.kind == "real" for s in program.inputs]
     if count == 0 or not any(moving) or len(inputs) != len(program.inputs) or program.capture == "modules":
-        return {"output": "", "radii": [], "series": []}
+        return empty
     source = torch.Generator().manual_seed(1) if generator is None else generator
     witness = report.witness
     series: list[dict[str, Any]] = []
@@ -139,7 +140,10 @@ def _rays(
         for radius in radii:
             point = [t if d is None else radius * d / length for t, d in zip(first, direction, strict=True)]
             with torch.no_grad():
-                result = program.evaluate(*point, keep=[program.outputs[0]])[program.outputs[0]]
-            values.append(float(result.double().abs().max()))
+                try:
+                    result = program.evaluate(*point, keep=[program.outputs[0]])[program.outputs[0]]
+                except OpaqueNodeError:
+                    return empty
+            values.append(float(result.double().abs().max()) if result.numel() else 0.0)
         series.append({"label": label, "values": values})
     return {"output": program.outputs[0], "radii": radii, "series": series}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
 from farfield.audit.rules import Rule, Verdict
+from farfield.graph import OpaqueNodeError
 from farfield.growth import Status
 
 __all__ = ["RULE", "float_horizon"]
@@ -48,7 +49,7 @@ def float_horizon(context: Context) -> float | None:
             try:
                 low = program.evaluate(*own, dtype=None, keep=list(program.outputs))
                 high = program.evaluate(*wide, keep=list(program.outputs))
-            except (RuntimeError, TypeError):
+            except (RuntimeError, TypeError, OpaqueNodeError):
                 return None
         for name in program.outputs:
             a, b = low[name].double(), high[name].double()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
@@ -55,7 +57,7 @@ def predicted_correlation(chain: list[Node], start: float = 0.5) -> tuple[float,
     stays (σ̂): then correlations drift towards the fixed point of σ̂(ρ)/σ̂(1), which for most activations is 1.
     """
     rho, layers = torch.tensor(start, dtype=torch.float64), 0
-    for here, after in zip(chain, [*chain[1:], None], strict=True):
+    for here, after in itertools.zip_longest(chain, chain[1:]):
         sigma = _sigma(here)
         if sigma is None:
             continue
