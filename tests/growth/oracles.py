@@ -32,7 +32,7 @@ class Plain(nn.Module):
 def interval_violations(
     program: Program, analysis: Analysis, batches: Iterable[Sequence[Tensor]]
 ) -> list[tuple[str, str, float, float, float, float]]:
-    """Nodes whose value leaves the interval claimed for it: (node, op, least, largest, claimed lo, claimed hi)."""
+    """Nodes whose value leaves the interval claimed, or comes nearer to 0: (node, op, least, largest, lo, hi)."""
     found = []
     for batch in batches:
         values = program.evaluate(*batch)
@@ -50,14 +50,21 @@ def interval_violations(
                 continue
             least, largest = float(value.min()), float(value.max())
             slack = ROUNDING * max(1.0, *(abs(v) for v in (extent.lo, extent.hi) if math.isfinite(v)), 1.0)
-            if least < extent.lo - slack or largest > extent.hi + slack:
+            nearest = math.inf if value.is_complex() else float(value.abs().min())
+            if (
+                least < extent.lo - slack
+                or largest > extent.hi + slack
+                or nearest < extent.gap * (1 - ROUNDING)
+            ):
                 found.append((node.name, node.op, least, largest, extent.lo, extent.hi))
     return found
 
 
 def _operands_finite(values: dict[str, Tensor], names: Iterable[str]) -> bool:
     tensors = [values[name] for name in names]
-    return all(isinstance(t, Tensor) and bool(torch.isfinite(t).all()) for t in tensors if not isinstance(t, tuple))
+    return all(
+        isinstance(t, Tensor) and bool(torch.isfinite(t).all()) for t in tensors if not isinstance(t, tuple)
+    )
 
 
 def rate_violations(
@@ -102,7 +109,9 @@ def horizon_violations(
     tolerance: float = 1e-4,
 ) -> list[str]:
     """Limits, slopes and leading terms that an evaluation at a large radius contradicts."""
-    jet, _ = follow(program, directions, starts)
+    jet, notes = follow(program, directions, starts)
+    if notes:
+        return [str(note) for note in notes]
     seen = read(jet)
     far = evaluate(radius)
     if far.dtype == torch.bool:

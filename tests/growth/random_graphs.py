@@ -1,23 +1,38 @@
-"""Random networks with known building blocks: directed acyclic graphs of operators, as nn.Modules with random weights.
+"""Random networks: directed acyclic graphs of operators, as nn.Modules with random weights, and their examination.
 
-``random_model(seed)`` draws a graph; ``probe(model, …)`` evaluates it along many rays at radii up to 1e8 in float64. Run as
-a script to audit many graphs and count the verdicts::
+``random_model(seed)`` draws a graph; ``examine(seed)`` asks for its verdict and checks that verdict, every
+node's claim and the horizon against evaluations in float64 along many rays at radii up to 1e8. As a script it
+examines many::
 
-    python tests/growth/random_graphs.py --count 2000
+    python tests/growth/random_graphs.py --count 2000 --first 0
 """
 
 from __future__ import annotations
 
+import argparse
+import copy
+import math
 import random
+import sys
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
-RADII = (1e-2, 1.0, 10.0, 1e2, 1e4, 1e6, 1e8)
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from farfield.graph import Program, capture
+from farfield.growth import GrowthReport, Status, Witness, analyse
+from growth.oracles import RADII, horizon_violations, interval_violations, rate_violations
+
 WIDTHS = (3, 4, 6, 8)
+SLOW = ("log", "asinh", "root", "logsumexp")
+"""Blocks that bring logarithms or roots: limits are then reached too slowly to be seen at 1e8."""
 
 
 @dataclass
@@ -32,25 +47,25 @@ class Step:
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
-    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "mish": F.mish,
-    "softplus": F.softplus,
-    "elu": F.elu,
-    "selu": F.selu,
-    "celu": lambda x: F.celu(x, 1.5),
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.1),
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+    "mish": functional.mish,
+    "softplus": functional.softplus,
+    "elu": functional.elu,
+    "selu": functional.selu,
+    "celu": lambda x: functional.celu(x, 1.5),
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
-    "relu6": F.relu6,
-    "hardtanh": F.hardtanh,
-    "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish,
-    "softsign": F.softsign,
-    "logsigmoid": F.logsigmoid,
-    "tanhshrink": F.tanhshrink,
-    "softshrink": F.softshrink,
+    "relu6": functional.relu6,
+    "hardtanh": functional.hardtanh,
+    "hardsigmoid": functional.hardsigmoid,
+    "hardswish": functional.hardswish,
+    "softsign": functional.softsign,
+    "logsigmoid": functional.logsigmoid,
+    "tanhshrink": functional.tanhshrink,
+    "softshrink": functional.softshrink,
     "abs": torch.abs,
     "sin": torch.sin,
     "erf": torch.erf,
@@ -76,13 +91,13 @@ PAIRS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "gate": lambda a, b: torch.sigmoid(a) * b,
-    "swiglu": lambda a, b: F.silu(a) * b,
+    "swiglu": lambda a, b: functional.silu(a) * b,
     "tanh_gate": lambda a, b: torch.tanh(a) * torch.tanh(b),
     "maximum": torch.maximum,
     "minimum": torch.minimum,
     "over_square": lambda a, b: a / (1 + b * b),
     "over_abs": lambda a, b: a / (0.5 + b.abs()),
-    "over_softplus": lambda a, b: a / (F.softplus(b) + 0.1),
+    "over_softplus": lambda a, b: a / (functional.softplus(b) + 0.1),
     "over_root": lambda a, b: a / torch.sqrt(1 + b * b),
     "where": lambda a, b: torch.where(a > 0, a, b),
     "where_small": lambda a, b: torch.where(a.abs() < 1, a, torch.tanh(b)),
@@ -102,7 +117,7 @@ SHRINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "norm": lambda x: x.norm(dim=-1, keepdim=True).expand_as(x),
     "cumsum": lambda x: x.cumsum(-1),
     "flip": lambda x: x.flip(-1),
-    "log_softmax": lambda x: F.log_softmax(x, -1),
+    "log_softmax": lambda x: functional.log_softmax(x, -1),
     "sort": lambda x: x.sort(-1).values,
     "clamp": lambda x: x.clamp(-2, 3),
     "clamp_min": lambda x: x.clamp(min=-1),
@@ -200,7 +215,7 @@ class RandomGraph(nn.Module):
             "batch": lambda: nn.BatchNorm1d(width),
         }
         functions: dict[str, Callable[[Tensor], Tensor]] = {
-            "l2": lambda x: F.normalize(x, dim=-1),
+            "l2": lambda x: functional.normalize(x, dim=-1),
             "by_hand": lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5),
             "std": lambda x: (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-3),
             "softmax": lambda x: torch.softmax(x, -1),
@@ -274,3 +289,130 @@ def directions(
     flat = torch.cat(rows)
     flat = flat / flat.norm(dim=-1, keepdim=True)
     return list(flat.split(sizes, -1))
+
+
+@dataclass
+class Outcome:
+    """What the examination of one graph found."""
+
+    seed: int
+    status: Status
+    wrong: list[str] = field(default_factory=list)
+    cause: str = ""
+
+
+def examine(seed: int) -> Outcome:
+    """Draw a graph, ask for its verdict, and check everything that is claimed against evaluations."""
+    model, examples = random_model(seed)
+    program = capture(model, examples)
+    report = analyse(program, examples)
+    exact = copy.deepcopy(model).to(torch.float64)
+    generator = torch.Generator().manual_seed(seed + 1_000_000)
+    extra = None
+    if report.witness is not None and len(report.witness.directions) == model.inputs:
+        extra = torch.cat([u.flatten() for u in report.witness.directions.values()])[None]
+    rays = directions(model.sizes, generator, extra=extra)
+    outcome = Outcome(seed, report.status)
+    outcome.wrong += [
+        f"{v} leaves its interval" for v in interval_violations(program, report.analysis, _at(rays))
+    ]
+    outcome.wrong += [f"{v} outgrows its rate" for v in rate_violations(program, report.analysis, rays)]
+    outcome.wrong += _horizon_faults(model, exact, program, rays)
+    outcome.wrong += _verdict_faults(exact, examples, program, report, rays)
+    if report.status is Status.UNKNOWN:
+        verdict = next(v for v in report.verdicts if v.status is Status.UNKNOWN)
+        outcome.cause = (
+            verdict.growth.kind.value if verdict.growth.reason is None else str(verdict.growth.reason)
+        )
+    return outcome
+
+
+def _at(rays: list[Tensor]) -> list[list[Tensor]]:
+    return [[radius * u for u in rays] for radius in RADII]
+
+
+@torch.no_grad()
+def _run(model: RandomGraph, inputs: list[Tensor]) -> Tensor:
+    result: Tensor = model(*inputs)
+    return result
+
+
+def _horizon_faults(
+    model: RandomGraph, exact: RandomGraph, program: Program, rays: list[Tensor]
+) -> list[str]:
+    if any(word in model.describe() for word in SLOW):
+        return []
+    found = horizon_violations(
+        program, rays, [None] * len(rays), lambda radius: _run(exact, [radius * u for u in rays]), radius=1e10
+    )
+    return [f"horizon: {fault}" for fault in found]
+
+
+def _verdict_faults(
+    exact: RandomGraph,
+    examples: tuple[Tensor, ...],
+    program: Program,
+    report: GrowthReport,
+    rays: list[Tensor],
+) -> list[str]:
+    sizes = [float(_run(exact, inputs).abs().max()) for inputs in _at(rays)]
+    near = max(1.0, *(s for s, radius in zip(sizes, RADII, strict=True) if radius <= 1e4))
+    if report.status is Status.BOUNDED and not sizes[-1] <= 3.0 * near:
+        return [f"BOUNDED, but {near:.3g} becomes {sizes[-1]:.3g}"]
+    if report.status is Status.UNBOUNDED:
+        assert report.witness is not None
+        return _witness_faults(exact, examples, program, report.witness)
+    return []
+
+
+def _witness_faults(
+    exact: RandomGraph, examples: tuple[Tensor, ...], program: Program, witness: Witness
+) -> list[str]:
+    """Follow the witness with the module itself, at radii it was not confirmed at."""
+
+    def value(radius: float) -> float:
+        inputs = [
+            radius * witness.directions[spec.name][None]
+            if spec.name in witness.directions
+            else x[:1].to(torch.float64)
+            for spec, x in zip(program.inputs, examples, strict=True)
+        ]
+        return float(_run(exact, inputs)[(0, *witness.index)])
+
+    if witness.method == "measured":
+        radius = 0.9 * witness.evidence[-1].radius
+        grows = abs(value(radius)) > 1e6 * (1.0 + abs(value(radius / 2)))
+        return [] if grows else ["exponential growth is not there"]
+    if witness.logarithms or witness.degree < 1.0:
+        return [] if abs(value(1e24)) > 1.2 * abs(value(1e12)) else ["slow growth is not there"]
+    radius = 3e9 if witness.degree < 20 else 3e5
+    claimed = witness.slope * radius**witness.degree
+    # Next to λ/log λ the ratio converges slowly; nothing else excuses more than 1e-4.
+    if not math.isclose(value(radius), claimed, rel_tol=2e-2):
+        return [f"claimed {claimed:.6g} at {radius:.0e}, measured {value(radius):.6g}"]
+    return []
+
+
+def main() -> None:
+    """Examine many graphs and print the tally."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tally: Counter[str] = Counter()
+    causes: Counter[str] = Counter()
+    for seed in range(options.first, options.first + options.count):
+        outcome = examine(seed)
+        tally[outcome.status.name] += 1
+        tally["WRONG"] += bool(outcome.wrong)
+        if outcome.cause:
+            causes[outcome.cause] += 1
+        if outcome.wrong:
+            print(seed, outcome.status.name, outcome.wrong, random_model(seed)[0].describe(), flush=True)
+    print(dict(tally))
+    print(dict(causes))
+
+
+if __name__ == "__main__":
+    main()

@@ -25,6 +25,7 @@ __all__ = [
     "Extent",
     "Reason",
     "add",
+    "averaged",
     "interval",
     "join",
     "multiply",
@@ -209,6 +210,11 @@ def stretch(a: Extent, count: float) -> Extent:
     lo = 0.0 if a.lo >= 0 else widened(a.lo * count, up=False)
     hi = 0.0 if a.hi <= 0 else widened(a.hi * count, up=True)
     return replace(a, lo=lo, hi=hi, gap=0.0)
+
+
+def averaged(a: Extent) -> Extent:
+    """An average of such values: within the same limits, but it may come nearer to 0."""
+    return replace(a, gap=0.0)
 
 
 def join(first: Extent, *others: Extent) -> Extent:

@@ -93,8 +93,9 @@ def _advance(
         return _lost(step)
     try:
         result = rule(step)
-    except NotImplementedError as error:
-        notes.append(Reason(node.name, f"the jet rule of {node.op!r} does not cover this case: {error}"))
+    except Exception as error:
+        # A rule that fails must not turn into a number, nor end the audit: the node is lost and says so.
+        notes.append(Reason(node.name, f"the jet rule of {node.op!r} failed: {error}"))
         return _lost(step)
     if isinstance(result, tuple):
         return tuple(part.trimmed(lowest) for part in result)

@@ -10,6 +10,7 @@ from farfield.growth._extent import (
     Extent,
     Reason,
     add,
+    averaged,
     inherit,
     interval,
     join,
@@ -265,7 +266,7 @@ def _hypot(site: Site) -> Extent:
 def _lerp(site: Site) -> Extent:
     start, end, weight = site.extent(0), site.extent(1), site.operand(2, "weight")
     if weight.lo >= 0.0 and weight.hi <= 1.0:
-        return inherit(join(start, end), weight)
+        return inherit(averaged(join(start, end)), weight)
     step = multiply(weight, add(end, negate(start), site.name), site.name)
     return add(start, step, site.name)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farfield.growth._extent import Extent, inherit, join, scale, undefined
+from farfield.growth._extent import Extent, averaged, inherit, join, scale, undefined
 from farfield.growth._rate import SINGULAR
 from farfield.growth._registry import Site, growth_rule
 from farfield.growth.rules.shape import ZERO
@@ -20,7 +20,8 @@ def _attention(site: Site) -> Extent:
         return undefined(site.name, "attention over values that may be infinite", query, key, value)
     if mask is not None and mask.upper == SINGULAR:
         return undefined(site.name, "an attention mask that may be +∞", mask)
-    result = inherit(value, query, key) if mask is None else inherit(join(value, ZERO), query, key, mask)
+    hull = value if mask is None else join(value, ZERO)
+    result = inherit(averaged(hull), query, key, mask)
     dropped = float(site.attributes.get("dropout_p") or 0.0)
     if 0.0 < dropped < 1.0:
         return join(ZERO, scale(result, 1.0 / (1.0 - dropped)))

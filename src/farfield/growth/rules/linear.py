@@ -12,6 +12,7 @@ from farfield.growth._extent import (
     Extent,
     Reason,
     add,
+    averaged,
     inherit,
     interval,
     join,
@@ -116,7 +117,7 @@ def _product(site: Site, left: int, right: int) -> Extent:
     if left_tensor is not None and left_tensor.ndim == 2:
         return affine(b, left_tensor, site.name)
     if _is_softmax_over_last(site, left):
-        return inherit(b, a)
+        return inherit(averaged(b), a)
     return bilinear(a, b, count, site.name)
 
 

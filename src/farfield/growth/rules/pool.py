@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from farfield.growth._extent import Extent, inherit, join, undefined
+from farfield.growth._extent import Extent, averaged, inherit, join, undefined
 from farfield.growth._rate import SINGULAR
 from farfield.growth._registry import Site, growth_rule
 from farfield.growth.rules.arithmetic import symmetric
@@ -24,7 +24,7 @@ def _avg_pool(site: Site) -> Extent:
     divisor = site.attributes.get("divisor_override")
     if divisor:
         return symmetric(x, math.prod(site.attributes["kernel_size"]) / abs(float(divisor)))
-    return join(x, ZERO) if any(site.attributes.get("padding") or ()) else x
+    return averaged(join(x, ZERO) if any(site.attributes.get("padding") or ()) else x)
 
 
 @growth_rule("interpolate")
@@ -32,7 +32,15 @@ def _interpolate(site: Site) -> Extent:
     x = site.extent(0)
     if x.rate == SINGULAR:
         return undefined(site.name, "an average of values that may be infinite", x)
-    return symmetric(x, CUBIC_WEIGHTS) if site.attributes["mode"] == "bicubic" else x
+    return symmetric(x, CUBIC_WEIGHTS) if site.attributes["mode"] == "bicubic" else averaged(x)
+
+
+@growth_rule("adaptive_avg_pool")
+def _adaptive_avg_pool(site: Site) -> Extent:
+    x = site.extent(0)
+    if x.rate == SINGULAR:
+        return undefined(site.name, "an average of values that may be infinite", x)
+    return averaged(x)
 
 
 @growth_rule("grid_sample")

@@ -40,7 +40,6 @@ for _name in [
     "diagonal",
     "identity",
     "max_pool",
-    "adaptive_avg_pool",
     "adaptive_max_pool",
     "item",
     "view_as_real",
