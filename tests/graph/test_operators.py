@@ -109,7 +109,7 @@ def test_contract(name):
     family_checks(op.family)[name]()
 
 
-@pytest.mark.parametrize("family", ["create", "shape", "reduce"])
+@pytest.mark.parametrize("family", ["create", "join", "reduce", "shape"])
 def test_contract_with_open_sizes(family):
     """Where sizes are among the arguments, the contract also holds for axes of unknown length."""
     for check in check_operators(

@@ -7,11 +7,22 @@ interpreter, recognition of norms. May import: errors, _typing. Never: judges wh
 from __future__ import annotations
 
 from farfield.graph._capture import CaptureError, capture
+from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._program import Program
 from farfield.graph._size import SymbolicSize
 from farfield.graph._unknown import OpaqueNodeError
-from farfield.graph.operators import Example, Operator, operator, operator_names, operators, register_operator
+from farfield.graph.operators import (
+    Example,
+    Operator,
+    Sample,
+    Target,
+    operator,
+    operator_names,
+    operators,
+    register_operator,
+    unregister_operator,
+)
 
 __all__ = [
     "CaptureError",
@@ -21,10 +32,14 @@ __all__ = [
     "OpaqueNodeError",
     "Operator",
     "Program",
+    "Sample",
     "SymbolicSize",
+    "Target",
     "capture",
+    "compute_node",
     "operator",
     "operator_names",
     "operators",
     "register_operator",
+    "unregister_operator",
 ]

@@ -12,6 +12,7 @@ from farfield.graph.operators import create as _create
 from farfield.graph.operators import elementwise as _elementwise
 from farfield.graph.operators import fourier as _fourier
 from farfield.graph.operators import index as _index
+from farfield.graph.operators import join as _join
 from farfield.graph.operators import linear as _linear
 from farfield.graph.operators import norm as _norm
 from farfield.graph.operators import pool as _pool
@@ -59,6 +60,7 @@ for _family in (
     _norm,
     _reduce,
     _shape,
+    _join,
     _select,
     _index,
     _create,

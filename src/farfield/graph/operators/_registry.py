@@ -202,6 +202,22 @@ def register_operator(operator: Operator) -> Operator:
     -------
     Operator
         The same value, so that the call can be used as an assignment.
+
+    Examples
+    --------
+    >>> import torch
+    >>> sinc = Operator(
+    ...     name="sinc",
+    ...     family="elementwise",
+    ...     summary="sin(πx)/(πx)",
+    ...     arguments=("input",),
+    ...     targets=(Target("aten.sinc.default"),),
+    ...     compute=lambda node, tensors: torch.sinc(tensors[0]),
+    ...     examples=(Example(torch.sinc, (Sample((3, 4)),)),),
+    ... )
+    >>> register_operator(sinc).name
+    'sinc'
+    >>> unregister_operator("sinc")
     """
     if operator.name in RESERVED:
         raise InvalidValueError(
