@@ -310,7 +310,11 @@ def examine(seed: int) -> Outcome:
     generator = torch.Generator().manual_seed(seed + 1_000_000)
     extra = None
     if report.witness is not None and len(report.witness.directions) == model.inputs:
-        extra = torch.cat([u.flatten() for u in report.witness.directions.values()])[None]
+        rows = [
+            u.reshape(-1, size)[:1]
+            for u, size in zip(report.witness.directions.values(), model.sizes, strict=True)
+        ]
+        extra = torch.cat(rows, -1)
     rays = directions(model.sizes, generator, extra=extra)
     outcome = Outcome(seed, report.status)
     outcome.wrong += [
@@ -370,14 +374,17 @@ def _witness_faults(
 ) -> list[str]:
     """Follow the witness with the module itself, at radii it was not confirmed at."""
 
+    whole = any(u.ndim == 2 for u in witness.directions.values())
+
     def value(radius: float) -> float:
-        inputs = [
-            radius * witness.directions[spec.name][None]
-            if spec.name in witness.directions
-            else x[:1].to(torch.float64)
-            for spec, x in zip(program.inputs, examples, strict=True)
-        ]
-        return float(_run(exact, inputs)[(0, *witness.index)])
+        inputs = []
+        for spec, x in zip(program.inputs, examples, strict=True):
+            u = witness.directions.get(spec.name)
+            if u is None:
+                inputs.append((x if whole else x[:1]).to(torch.float64))
+            else:
+                inputs.append(radius * (u if whole else u[None]))
+        return float(_run(exact, inputs)[witness.index if whole else (0, *witness.index)])
 
     if witness.method == "measured":
         radius = 0.9 * witness.evidence[-1].radius

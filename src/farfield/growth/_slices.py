@@ -104,6 +104,8 @@ class Slicer:
             return None
         if node.op == "cat":
             return self._joined(node, part, below)
+        if node.op == "stack":
+            return self._stacked(node, part, below)
         if node.op == "permute":
             return self.extent(node.operands[0], (node.attributes["dims"][dim], start, stop), below)
         if node.op == "getitem":
@@ -135,6 +137,15 @@ class Slicer:
                 found.append(self.extent(name, (dim, first - offset, last - offset), depth))
             offset += size
         return join(*found) if found else None
+
+    def _stacked(self, node: Node, part: Range, depth: int) -> Extent:
+        """A slice of a stack: some of its tensors, or a slice of every one."""
+        dim, start, stop = part
+        along = node.attributes["dim"]
+        if along == dim:
+            return join(*(self._whole(name) for name in node.operands[start:stop]))
+        axis = dim if dim < along else dim - 1
+        return join(*(self.extent(name, (axis, start, stop), depth) for name in node.operands))
 
     def _aligned(self, node: Node, operand: str, part: Range) -> Range | None:
         """The slice of an operand that an entrywise slice of the result needs; ``None`` where it is broadcast."""

@@ -1,0 +1,41 @@
+"""No wrong verdict, no broken claim, over random graphs of operators; how many stay UNKNOWN."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from farfield.growth import Status
+from growth.random_graphs import Outcome, examine, random_model
+
+FEW, MANY = range(40), range(10_000, 12_000)
+
+
+def tally(outcomes: list[Outcome]) -> Counter[Status]:
+    return Counter(outcome.status for outcome in outcomes)
+
+
+def check(outcomes: list[Outcome], unknown: float) -> None:
+    wrong = {
+        o.seed: (o.status.name, o.wrong, random_model(o.seed)[0].describe()) for o in outcomes if o.wrong
+    }
+    assert not wrong, wrong
+    counts = tally(outcomes)
+    print(
+        {status.name: count for status, count in counts.items()},
+        Counter(o.cause for o in outcomes if o.cause),
+    )
+    assert counts[Status.BOUNDED] > 0
+    assert counts[Status.UNBOUNDED] > 0
+    assert counts[Status.UNKNOWN] <= unknown * len(outcomes), counts
+
+
+def test_few_random_graphs() -> None:
+    check([examine(seed) for seed in FEW], unknown=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(14_400)
+def test_many_random_graphs() -> None:
+    check([examine(seed) for seed in MANY], unknown=0.10)
