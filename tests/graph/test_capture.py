@@ -1,6 +1,7 @@
 """Capture: places, inputs and outputs, what is left untouched, what happens when tracing fails."""
 
 import inspect
+import time
 from pathlib import Path
 
 import networkx as nx
@@ -357,3 +358,19 @@ def test_programs_are_values():
         program.nodes = ()  # type: ignore[misc]
     with pytest.raises(AttributeError):
         program.nodes[0].op = "relu"  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_a_large_transformer_is_captured_quickly_and_without_copies():
+    layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, norm_first=True)
+    encoder = nn.TransformerEncoder(layer, 12, nn.LayerNorm(768), enable_nested_tensor=False)
+    model = nn.Sequential(nn.Embedding(30_000, 768), encoder, nn.Linear(768, 8))
+    assert sum(p.numel() for p in model.parameters()) > 1e8
+    start = time.perf_counter()
+    program = capture(model, torch.randint(30_000, (1, 16)))
+    assert time.perf_counter() - start < 40
+    owned = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    copied = [t for t in program.constants.values() if t.untyped_storage().data_ptr() not in owned]
+    assert sum(t.numel() for t in copied) < 1e5
+    assert len(program.find("layer_norm")) == 25
+    assert len(program.find("attention")) == 12
