@@ -351,6 +351,13 @@ def test_dropout_that_is_on_in_eval_mode_is_seen():
     assert node.attributes["p"] == 0.5
 
 
+def test_a_call_that_only_looks_like_an_operator_is_unknown():
+    program = capture(Function(lambda x: nn.functional.alpha_dropout(x, 0.5, training=True)), X)
+    (node,) = program.find("unknown")
+    assert node.inputs == (program.inputs[0].name,)
+    assert not program.find("dropout")
+
+
 def test_programs_are_values():
     program = capture(Net(), X)
     assert isinstance(program, Program)

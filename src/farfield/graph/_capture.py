@@ -122,11 +122,11 @@ def _captured(
             if method == "export":
                 exported = export_model(model, args, kwargs, dynamic_batch=dynamic_batch)
                 return _program(*lower_exported(exported, kinds), method, modules, lost)
-            lost.append("torch.fx fixes every size to the example's.")
-            return _program(*trace_model(model, args, kwargs, kinds), method, modules, lost)
+            fixed = "torch.fx fixes every size to the example's."
+            return _program(*trace_model(model, args, kwargs, kinds), method, modules, [*lost, fixed])
         except Exception as error:  # tracers raise whatever the model's code runs into
             _check_that_it_runs(model, args, kwargs)
-            lost = [*lost[: -1 if method == "fx" else None], f"torch.{method} failed: {_first_line(error)}"]
+            lost.append(f"torch.{method} failed: {_first_line(error)}")
     opaque = walk_modules(model, args, kwargs, kinds)
     return replace(opaque, unseen=(*lost, *opaque.unseen))
 

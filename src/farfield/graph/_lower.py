@@ -141,10 +141,8 @@ class Lowering:
             self._pending[node] = (target, arguments)
             return
         found = find_operator(target)
-        if found is None:
+        if found is None or not self._add_operation(node, *found, arguments):
             self._add_unknown(node, target)
-        else:
-            self._add_operation(node, *found, arguments)
 
     def _add_item(self, node: fx.Node) -> None:
         """``result[i]`` of a call whose i-th result alone has a meaning of its own, or of an unknown call."""
@@ -153,8 +151,7 @@ class Lowering:
         assert isinstance(item, int)
         target, arguments = self._pending[origin]
         found = find_operator(target, item)
-        if found is not None:
-            self._add_operation(node, *found, arguments)
+        if found is not None and self._add_operation(node, *found, arguments):
             return
         if origin not in self._values:
             self._add_unknown(origin, target)
@@ -162,7 +159,8 @@ class Lowering:
         assert getitem is not None
         self._add_operation(node, *getitem, {"input": self._values[origin], "index": item})
 
-    def _add_operation(self, node: fx.Node, op: Operator, target: Target, arguments: dict[str, Any]) -> None:
+    def _add_operation(self, node: fx.Node, op: Operator, target: Target, arguments: dict[str, Any]) -> bool:
+        """A node of this operator; False, and no node, where the call turns out to be something else."""
         value = node.meta.get("val")
         shape, dtype = shape_of(value), value.dtype if isinstance(value, Tensor) else None
         if isinstance(value, _SYMBOLIC):  # a number read out of a tensor keeps that tensor's type
@@ -170,8 +168,7 @@ class Lowering:
         call = Call(target.name, arguments, shape, dtype)
         answer = arguments if target.bind is None else target.bind(call)
         if answer is None:
-            self._add_unknown(node, target.name)
-            return
+            return False
         bound = dict(answer)
         inputs: list[str | None] = []
         for name in op.arguments:
@@ -189,10 +186,9 @@ class Lowering:
         hidden = _STORAGE if op.family == "create" else _STORAGE | {"device"}
         attributes = {k: v for k, v in bound.items() if k not in hidden}
         if any(isinstance(leaf, Reference) for leaf in tree_flatten(attributes)[0]):
-            # A tensor where the operator declares a number: nobody knows what that does to its value.
-            self._add_unknown(node, target.name)
-            return
+            return False  # a tensor where the operator declares a number: nobody knows what that does
         self._finish(node, op.name, target_name(node.target), tuple(inputs), attributes, shape, dtype)
+        return True
 
     def _add_unknown(self, node: fx.Node, target: str) -> None:
         names: list[str | None] = []
