@@ -373,9 +373,9 @@ def test_a_large_transformer_is_captured_quickly_and_without_copies():
     encoder = nn.TransformerEncoder(layer, 12, nn.LayerNorm(768), enable_nested_tensor=False)
     model = nn.Sequential(nn.Embedding(30_000, 768), encoder, nn.Linear(768, 8))
     assert sum(p.numel() for p in model.parameters()) > 1e8
-    start = time.perf_counter()
+    start = time.process_time()
     program = capture(model, torch.randint(30_000, (1, 16)))
-    assert time.perf_counter() - start < 40
+    assert time.process_time() - start < 40
     owned = {p.untyped_storage().data_ptr() for p in model.parameters()}
     copied = [t for t in program.constants.values() if t.untyped_storage().data_ptr() not in owned]
     assert sum(t.numel() for t in copied) < 1e5
