@@ -148,7 +148,7 @@ class RandomGraph(nn.Module):
         self.picked = [i for i in picked if i >= self.inputs or rng.random() < 0.5] or [last]
         self.final = rng.choice(("", "", "", "", "", "", "", "", "layer", "tanh", "rms"))
         width = sum(self.widths[i] for i in self.picked)
-        self.last_norm = nn.LayerNorm(width) if self.final == "layer" else nn.RMSNorm(width)
+        self.last_norm = nn.LayerNorm(width) if self.final == "layer" else nn.RMSNorm(width, eps=1e-6)
         self.head = nn.Linear(width, rng.choice((1, 2)))
         self._draw(rng, generator)
 

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield.graph import Program
+from farfield.graph._interpret import compute_node
+from farfield.growth._step import learn_sizes, resolved
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "evaluate_output"]
 
 LARGEST_COPY = 20_000_000
 """Modules with more parameters are not copied to float64; their captured program, run in float64, stands for them."""
@@ -61,8 +63,7 @@ class Evaluator:
                 if len(found) == len(self.program.outputs):
                     return found[output].to(torch.float64)
                 self.module = None
-        name = self.program.outputs[output]
-        return self.program.evaluate(*inputs, keep=(name,))[name].to(torch.float64)
+        return evaluate_output(self.program, inputs, self.program.outputs[output]).to(torch.float64)
 
     def _run(self, module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
         queue = list(inputs)
@@ -77,3 +78,38 @@ class Evaluator:
             else:
                 result = module(*filled)
         return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
+def evaluate_output(program: Program, inputs: Sequence[Tensor], name: str) -> Tensor:
+    """One node's value in float64, with no more than one operation's weights in float64 at a time.
+
+    The reference interpreter holds every constant from the start; the weights of a large model in float64 are
+    twice the model.
+    """
+    values: dict[str, Any] = {
+        spec.name: _float64(tensor) for spec, tensor in zip(program.inputs, inputs, strict=True)
+    }
+    sizes: dict[str, int] = {}
+    for spec in program.inputs:
+        learn_sizes(spec.shape, values[spec.name], sizes)
+    last = {used: position for position, node in enumerate(program.nodes) for used in node.operands}
+    for position, node in enumerate(program.nodes):
+        if node.role in ("operation", "output"):
+            operands = [None if n is None else _value(program, values, n) for n in node.inputs]
+            values[node.name] = compute_node(resolved(node, sizes), operands, {})
+            learn_sizes(node.shape, values[node.name], sizes)
+        for used in node.operands:
+            if last[used] <= position and used != name:
+                values.pop(used, None)
+    result: Tensor = values[name]
+    return result
+
+
+def _value(program: Program, values: dict[str, Any], name: str) -> Any:
+    return values[name] if name in values else _float64(program.constants[name].detach())
+
+
+def _float64(tensor: Tensor) -> Tensor:
+    if tensor.is_floating_point():
+        return tensor.to(torch.float64)
+    return tensor.to(torch.complex128) if tensor.is_complex() else tensor

@@ -157,6 +157,19 @@ def monomial(power: float, scale: float) -> float:
     return float(scale**whole * math.log(scale) ** logs) if logs else float(scale**whole)
 
 
+def _nothing(shape: torch.Size, device: torch.device) -> Tensor:
+    """One power's worth of zeros, as a view of a single number: a constant's error needs no memory."""
+    return torch.zeros((1, *(1,) * len(shape)), dtype=torch.float64, device=device).expand(1, *shape)
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest |entry|, without a copy."""
+    if tensor.numel() == 0:
+        return 0.0
+    low, high = tensor.detach().aminmax()
+    return max(abs(float(low)), abs(float(high)))
+
+
 def constant(tensor: Tensor) -> Jet:
     """A value that does not move: its only power is 0 and it is exact.
 
@@ -168,14 +181,13 @@ def constant(tensor: Tensor) -> Jet:
         tensor = tensor.to(torch.float64)
     elif tensor.is_complex():
         tensor = tensor.to(torch.complex128)
-    zeros = torch.zeros((1, *tensor.shape), dtype=torch.float64, device=tensor.device)
+    zeros = _nothing(tensor.shape, tensor.device)
     floor = torch.full((1,) * tensor.ndim, -INF, dtype=torch.float64, device=tensor.device)
-    if tensor.is_floating_point():
+    if tensor.is_floating_point() and _largest(tensor) >= MASK:
         masked = tensor.detach().abs() >= MASK
-        if bool(masked.any()):
-            finite = torch.where(masked, torch.zeros_like(tensor), tensor)
-            high = torch.where(masked, tensor.detach().sign(), torch.zeros_like(tensor))
-            return Jet((MASKED, 0.0), torch.stack([high, finite]), zeros.expand(2, *tensor.shape), floor)
+        finite = torch.where(masked, torch.zeros_like(tensor), tensor)
+        high = torch.where(masked, tensor.detach().sign(), torch.zeros_like(tensor))
+        return Jet((MASKED, 0.0), torch.stack([high, finite]), zeros.expand(2, *tensor.shape), floor)
     return Jet((0.0,), tensor.unsqueeze(0), zeros, floor)
 
 

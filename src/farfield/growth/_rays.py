@@ -15,7 +15,7 @@ from farfield.graph import Node, Program, SymbolicSize
 from farfield.growth import jets as _jets  # noqa: F401  registers the rules
 from farfield.growth._extent import Reason
 from farfield.growth._jet import ROUNDING, Jet, constant, unknown_like
-from farfield.growth._step import JetValue, Step, find_jet_rule, resolved
+from farfield.growth._step import JetValue, Step, find_jet_rule, learn_sizes, resolved
 
 __all__ = ["LOWEST", "run_jets"]
 
@@ -52,16 +52,21 @@ def run_jets(
     for position, node in enumerate(program.nodes):
         if node.role == "input":
             values[node.name] = _numbered(inputs[node.name], count)
-        elif node.role == "constant":
-            values[node.name] = constant(program.constants[node.name].detach())
-        else:
-            operands = tuple(None if name is None else values[name] for name in node.inputs)
+        elif node.role != "constant":
+            # Constants are brought to float64 where they are used and then let go: weights are most of the memory.
+            operands = tuple(
+                None if name is None else _operand(program, values, name) for name in node.inputs
+            )
             values[node.name] = _numbered(_advance(resolved(node, sizes), operands, lowest, notes), count)
-            _learn(node, values[node.name], sizes)
+            learn_sizes(node.shape, values[node.name], sizes)
         for name in (*node.operands, node.name):
             if last[name] <= position and name not in wanted:
                 values.pop(name, None)
     return values, tuple(notes)
+
+
+def _operand(program: Program, values: Mapping[str, JetValue], name: str) -> JetValue:
+    return values[name] if name in values else constant(program.constants[name].detach())
 
 
 def _numbered(value: JetValue, count: Iterator[int]) -> JetValue:
@@ -173,13 +178,6 @@ def _sizes(program: Program, inputs: Mapping[str, Jet]) -> dict[str, int]:
                 f"sizes) and was given {list(shape)}. Capture with an example of the shape you want."
             )
     return sizes
-
-
-def _learn(node: Node, value: JetValue, sizes: dict[str, int]) -> None:
-    if isinstance(value, Jet) and value.ndim == len(node.shape):
-        for wanted, got in zip(node.shape, value.shape, strict=True):
-            if isinstance(wanted, SymbolicSize) and wanted in wanted.symbols:
-                sizes.setdefault(str(wanted), got)
 
 
 def _last_uses(program: Program) -> dict[str, int]:

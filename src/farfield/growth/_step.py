@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,6 +21,7 @@ __all__ = [
     "find_jet_rule",
     "jet_rule",
     "jet_rule_names",
+    "learn_sizes",
     "register_jet_rule",
     "resolved",
 ]
@@ -139,3 +140,12 @@ def _plain(value: Any, sizes: Mapping[str, int]) -> Any:
             return torch.float64
         return torch.complex128 if value.is_complex else value
     return value
+
+
+def learn_sizes(shape: Sequence[Any], value: Any, sizes: dict[str, int]) -> None:
+    """Note the numbers that dynamic axes take in a value (a tensor or a jet)."""
+    found = getattr(value, "shape", ())
+    if len(found) == len(shape):
+        for wanted, got in zip(shape, found, strict=True):
+            if isinstance(wanted, SymbolicSize) and wanted in wanted.symbols:
+                sizes.setdefault(str(wanted), int(got))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +29,8 @@ FARTHEST = (1e12, 1e25, 1e50, 1e100)
 AGREEMENT = 1e-5
 """Largest relative difference allowed between the claimed and the measured rate."""
 HUGE = 1e280
+LARGE = 5_000_000
+"""Programs with more weights than this are first tried with two directions: almost any will do."""
 ASCENT_STEPS = 40
 
 
@@ -248,7 +250,8 @@ def _normal(search: Search, count: int) -> Tensor:
 
 
 def _first_guesses(search: Search) -> Tensor:
-    return _unit(_normal(search, 8))
+    weights = sum(tensor.numel() for tensor in search.program.constants.values())
+    return _unit(_normal(search, 8 if weights < LARGE else 2))
 
 
 def _more_guesses(search: Search) -> Tensor:
@@ -273,7 +276,7 @@ def _best(search: Search, flat: Tensor) -> Witness | None:
         jet, _ = follow(search.program, _split(search, flat), search.starts, search.output)
     seen = read(jet)
     for row, index in _ranked(seen):
-        witness = confirm(search, flat[row : row + 1], index)
+        witness = confirm(search, flat[row : row + 1], index, _entry_of(jet, (row, *index)))
         if witness is not None:
             return witness
     return None
@@ -325,32 +328,47 @@ def _entry(search: Search, flat: Tensor, index: tuple[int, ...], radius: float) 
     return float(value[(0, *index)] if search.by_rows else value[index])
 
 
-def confirm(search: Search, flat: Tensor, index: tuple[int, ...]) -> Witness | None:
-    """A witness for one direction and entry, if the exact rate and the evaluations agree."""
+def confirm(search: Search, flat: Tensor, index: tuple[int, ...], found: Jet | None = None) -> Witness | None:
+    """A witness for one direction and entry, if the exact rate and the evaluations agree.
+
+    Parameters
+    ----------
+    found
+        The entry's jet, if the direction was followed already (as a row among others).
+    """
+    for one in (found, None):
+        jet = _entry_of(_alone(search, flat), (0, *index)) if one is None else one
+        witness = _confirmed(search, flat, index, jet)
+        if witness is not None or found is None:
+            return witness
+    return None
+
+
+def _alone(search: Search, flat: Tensor) -> Jet:
+    """The output's jet along one direction, as the only row of its batch."""
     starts = [
         start[:1] if search.by_rows and _batched(search, spec) else start
         for spec, start in zip(search.program.inputs, search.starts, strict=True)
     ]
     with torch.no_grad():
-        jet, _ = follow(search.program, _split(search, flat), starts, search.output)
-    one = _entry_of(jet, (0, *index))
+        return follow(search.program, _split(search, flat), starts, search.output)[0]
+
+
+def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -> Witness | None:
     first = lead(one)
     degree = float(first.power)
     if not (bool(first.certain) and 0.0 < degree < MASKED):
         return None
     slope = float(one.at(degree))
     whole, logs = split_power(degree)
+    radii = [r for r in (*RADII, *(FURTHER if whole > 0 else FARTHEST)) if r ** max(whole, 1.0) <= HUGE]
     evidence: list[Evidence] = []
-    for radius in (*RADII, *(FURTHER if whole > 0 else FARTHEST)):
-        if radius ** max(whole, 1.0) > HUGE:
+    # All radii as one batch; if the rows of a batch should influence each other, once more one by one.
+    for values in (_entries(search, flat, index, radii), (_entry(search, flat, index, r) for r in radii)):
+        evidence = _until_agreed(one, degree, slope, radii, values)
+        if evidence:
             break
-        value = _entry(search, flat, index, radius)
-        if not math.isfinite(value):
-            return None
-        evidence.append(Evidence(radius, value, value / monomial(degree, radius)))
-        if radius >= RADII[-1] and _agrees(one, degree, slope, evidence):
-            break
-    if not _agrees(one, degree, slope, evidence):
+    if not evidence:
         return None
     names = [spec.name for spec in search.program.inputs]
     parts = _split(search, flat)
@@ -368,6 +386,35 @@ def confirm(search: Search, flat: Tensor, index: tuple[int, ...]) -> Witness | N
         "jet",
         search.evaluator.source,
     )
+
+
+def _until_agreed(
+    jet: Jet, degree: float, slope: float, radii: Sequence[float], values: Iterable[float]
+) -> list[Evidence]:
+    """Evaluations up to the first radius of 1e8 or more at which they agree with the claim; empty if never."""
+    evidence: list[Evidence] = []
+    for radius, value in zip(radii, values, strict=False):
+        if not math.isfinite(value):
+            return []
+        evidence.append(Evidence(radius, value, value / monomial(degree, radius)))
+        if (radius >= RADII[-1] or radius == radii[-1]) and _agrees(jet, degree, slope, evidence):
+            return evidence
+    return []
+
+
+def _entries(search: Search, flat: Tensor, index: tuple[int, ...], radii: Sequence[float]) -> list[float]:
+    """One entry of the output at several radii, in one evaluation where rows of a batch are directions."""
+    if not search.by_rows:
+        return []
+    inputs = []
+    for spec, start, u in zip(search.program.inputs, search.starts, _split(search, flat), strict=True):
+        if u is not None:
+            inputs.append(torch.cat([radius * u for radius in radii]))
+        else:
+            held = start[:1].expand(len(radii), *start.shape[1:]) if _batched(search, spec) else start
+            inputs.append(held.to(torch.float64) if held.is_floating_point() else held)
+    values = search.evaluator(inputs, search.output)
+    return [float(row[index]) for row in values]
 
 
 def _entry_of(jet: Jet, index: tuple[int, ...]) -> Jet:
