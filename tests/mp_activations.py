@@ -2,15 +2,15 @@
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
 import mpmath as mp
 from mpmath.calculus.quadrature import GaussLegendre
 
 from farfield.gaussian import Activation
 
-__all__ = ["TWINS", "hermite", "standard_normal_integrals", "twin"]
+__all__ = ["TWINS", "hermite", "legendre_nodes", "standard_normal_integrals", "twin"]
 
 Scalar = Callable[[Any], Any]
 
@@ -78,24 +78,30 @@ def twin(sigma: Activation) -> Scalar | None:
 def standard_normal_integrals(
     integrands: Callable[[Any, Any], list[Any]], sigma: Activation, variance: float
 ) -> list[Any]:
-    """E g(z, σ(√q z)) for every g in the list, z standard normal and σ the twin: Gauss–Legendre in 30 digits, 24
-    points a panel, split at the kinks; towards a fractional power, not analytic at its end, the panels shrink.
+    """E g(z, σ(√q z)) for every g in the list, z standard normal, q ≤ 1 and σ the twin: Gauss–Legendre in 30
+    digits on unit panels split at the kinks; towards a fractional power, not analytic at its end, they shrink.
     """
     function = twin(sigma)
     assert function is not None, f"{sigma.name} has no formula in mp_activations.TWINS"
     with mp.workdps(30):
         root = mp.sqrt(mp.mpf(variance))
         ends = {mp.mpf(k) for k in range(-13, 14)} | {mp.mpf(k) / root for k in sigma.kinks}
-        if sigma.homogeneity is not None and sigma.homogeneity % 1:
+        fractional = sigma.homogeneity is not None and sigma.homogeneity % 1 != 0
+        if fractional:
             ends |= {sign * mp.mpf(4) ** -j for j in range(1, 23) for sign in (-1, 1)}
         totals = [mp.mpf(0)] * len(integrands(mp.mpf(0), mp.mpf(0)))
-        for left, right in itertools.pairwise(sorted(z for z in ends if abs(z) <= 13)):
-            half, middle = (right - left) / 2, (right + left) / 2
-            for node, weight in _legendre().get_nodes(-1, 1, 4, mp.mp.prec):
-                z = middle + half * node
-                y, mass = function(root * z), weight * half * mp.npdf(z)
-                totals = [t + g * mass for t, g in zip(totals, integrands(z, y), strict=True)]
+        for z, weight in legendre_nodes((z for z in ends if abs(z) <= 13), 24 if fractional else 12):
+            mass = weight * mp.npdf(z)
+            totals = [t + g * mass for t, g in zip(totals, integrands(z, function(root * z)), strict=True)]
         return totals
+
+
+def legendre_nodes(ends: Iterable[Any], count: Literal[12, 24] = 24) -> Iterator[tuple[Any, Any]]:
+    """Nodes and weights of Gauss–Legendre on the panels between the given points, ``count`` on each."""
+    rule = _legendre().get_nodes(-1, 1, {12: 3, 24: 4}[count], mp.mp.prec)
+    for left, right in itertools.pairwise(sorted(set(ends))):
+        half, middle = (right - left) / 2, (right + left) / 2
+        yield from ((middle + half * node, half * weight) for node, weight in rule)
 
 
 @functools.cache

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from activation_contract import CHECKS, enrolled
-from mp_activations import TWINS
 from torch import Tensor
 
+from activation_contract import CHECKS, enrolled
 from farfield.gaussian import Activation, ClosedForm, Growth, Tail, activation, activation_names
+from mp_activations import TWINS
 
 CASES = enrolled()
 
@@ -59,7 +59,10 @@ WRONG: dict[str, tuple[str, Activation]] = {
         "formula",
         _but("tanhshrink", function=torch.nn.functional.tanhshrink),
     ),
-    "derivative: tanh too steep": ("derivative", _but("tanh", derivative=lambda x: 1 - 0.9999 * torch.tanh(x) ** 2)),
+    "derivative: tanh too steep": (
+        "derivative",
+        _but("tanh", derivative=lambda x: 1 - 0.9999 * torch.tanh(x) ** 2),
+    ),
     "derivative: silu without its second term": ("derivative", _but("silu", derivative=torch.sigmoid)),
     "derivative: step differentiable": ("derivative", _but("step", derivative=torch.ones_like)),
     "dtype: always double": ("dtype", _but("tanh", function=lambda x: torch.tanh(x.double()))),
@@ -110,7 +113,10 @@ WRONG: dict[str, tuple[str, Activation]] = {
     "moments: tanh off by 1e-9": ("moments", _but("tanh", function=_shifted)),
     "hermite: tanh off by 1e-9": ("hermite", _but("tanh", function=_shifted)),
     "isometry strength: of another function": ("isometry_strength", _but("tanh", function=torch.sin)),
-    "closed form: of another function": ("closed_form", _but("relu", closed_form=activation("gelu").closed_form)),
+    "closed form: of another function": (
+        "closed_form",
+        _but("relu", closed_form=activation("gelu").closed_form),
+    ),
     "closed form: slope with a sign lost": (
         "closed_form",
         _formula("abs", slope=ClosedForm(dual=activation("leaky_relu").closed_form.dual).dual),  # type: ignore[union-attr]

@@ -156,7 +156,9 @@ def test_gain_is_finite_and_not_zero(gain: float) -> None:
         isometry_strength("relu", gain=gain)
 
 
-@pytest.mark.parametrize(("name", "gain"), [("softplus", 1e-9), ("exp", 1e-11), ("sin", 3e6), ("sin", 1e-153)])
+@pytest.mark.parametrize(
+    ("name", "gain"), [("softplus", 1e-9), ("exp", 1e-11), ("sin", 3e6), ("sin", 1e-153)]
+)
 def test_what_cannot_be_known_is_not_said(name: str, gain: float) -> None:
     with pytest.raises(PrecisionError, match="only known to"):
         isometry_strength(name, gain=gain)

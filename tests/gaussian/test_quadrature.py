@@ -1,5 +1,6 @@
 """Gaussian expectations: right, and right about how right they are."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -140,7 +141,7 @@ def test_error_falls_geometrically_between_kinks() -> None:
         z = torch.arange(9, dtype=torch.float64)[:, None] + (x + 1) / 2
         total = float((z * torch.exp(-z * z / 2) * w / 2).sum()) / math.sqrt(2 * math.pi)
         errors.append(abs(total - exact) + 1e-17)
-    rates = [math.log10(a / b) for a, b in zip(errors, errors[1:], strict=False)]
+    rates = [math.log10(a / b) for a, b in itertools.pairwise(errors)]
     assert min(rates[:2]) > 2, errors
 
 

@@ -26,7 +26,7 @@ _NODES = 20
 _MAX_BISECTIONS = 60
 _CAUTION = 16.0  # on a panel with a kink two rules agree by chance to a tenth of their error, now and then
 _MAX_PANELS = 50_000
-_MAX_VALUES = 50_000_000  # of all rows, in one round: about 1 GB with temporaries
+_MAX_VALUES = 20_000_000  # of all rows, in one round: about 0.5 GB with temporaries
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,13 @@ def adaptive_panels(
     return value, error + rounding, total, refined, evaluations
 
 
-def standard_edges(f: Callable[[Tensor], Tensor], kinks: Iterable[float], scale: float) -> Tensor:
+def standard_edges(
+    f: Callable[[Tensor], Tensor], kinks: Iterable[float], scale: float, *, shift: float = 0.0
+) -> Tensor:
     """Panel ends on the z-axis, x = scale·z: whole numbers as far out as the integrand is finite, the kinks,
-    and x = ±4, ±16, ±64, … below the scale. An activation turns where x is of order one: under a wide
-    Gaussian that is a sliver of a unit panel, narrow enough to fall between its nodes.
+    and x = ±16, ±64, ±256, … below the scale. An activation turns where x is of order one: under a wide
+    Gaussian that is a sliver of a unit panel, narrow enough to fall between its nodes. A ``shift`` in (0, 1)
+    moves the whole numbers between the outermost ones.
     """
     reach = torch.arange(1, _REACH + 1, dtype=torch.float64)
     ends = torch.cat([-reach.flip(0), reach])
@@ -207,11 +210,12 @@ def standard_edges(f: Callable[[Tensor], Tensor], kinks: Iterable[float], scale:
             "Check the function at -1, 0 and 1."
         )
     inside = [k / scale for k in kinks if -left < k / scale < right]
-    x = 4.0
+    x = 16.0
     while x < scale:
         inside += [-x / scale, x / scale]
         x *= 4.0
     whole = torch.arange(-left, right + 1, dtype=torch.float64)
+    whole[1:-1] += shift
     return sorted_unique(torch.cat([whole, torch.tensor(inside, dtype=torch.float64)]))
 
 

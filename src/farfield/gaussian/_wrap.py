@@ -154,14 +154,12 @@ def _find_kinks(function: ScalarMap) -> tuple[tuple[float, ...], tuple[tuple[flo
             if point is None or any(abs(point - k) <= 1e-12 * max(1.0, abs(k)) for k in kinks):
                 continue
             kinks.append(point)
-            near, nearer = (
-                function(torch.tensor([point - step, point + step], dtype=torch.float64))
-                for step in (1e-7 * max(1.0, abs(point)), 1e-13 * max(1.0, abs(point)))
-            )
+            steps = max(1.0, abs(point)) * torch.tensor([1e-13, 1e-9, 2e-9], dtype=torch.float64)
+            below, above = function(point - steps), function(point + steps)
+            rise = (above - below).tolist()
             # A jump keeps its height however close one looks; a kink does not.
-            height = float(nearer[1] - nearer[0])
-            if abs(height) > 1e-4 * max(1.0, float(near.abs().max())):
-                jumps.append((point, height))
+            if abs(rise[0]) > 1e-4 * max(1.0, float(above.abs().max()), float(below.abs().max())):
+                jumps.append((point, 2.0 * rise[1] - rise[2]))  # without the slope on either side
     return tuple(sorted(kinks)), tuple(sorted(jumps))
 
 
@@ -232,9 +230,8 @@ def wrap_activation(function: ScalarMap) -> Activation:
     """An :class:`Activation` around any elementwise callable or module.
 
     Its jumps and kinks on [−40, 40] are located by refinement, down to a jump of the second derivative; fainter
-    ones, as that of max(x, 0)³ at 0, are not seen, and leave its dual exact to about 1e-10 only, its slope to
-    1e-7. Growth, range and Lipschitz constant stay unknown (``None``): a finite number of evaluations proves
-    none of them.
+    ones, as that of max(x, 0)³ at 0, are not seen, and integrals refine around them instead. Growth, range and
+    Lipschitz constant stay unknown (``None``): a finite number of evaluations proves none of them.
 
     Parameters
     ----------
