@@ -78,13 +78,12 @@ def _chebyshev_coefficients(values: Tensor) -> Tensor:
 @functools.lru_cache(maxsize=512)
 def _tabulate(sigma: Activation, variance: float, tolerance: float) -> DualInterpolant:
     m = moments(sigma, variance=variance)
+    check_theta = torch.linspace(0.01, math.pi - 0.01, 23, dtype=torch.float64)
+    truth = mean_reduced_dual(sigma, torch.cos(check_theta), variance)
     for degree in (16, 32, 64, 128, 256):
         points = torch.cos(math.pi * (torch.arange(degree + 1, dtype=torch.float64) + 0.5) / (degree + 1))
         values = mean_reduced_dual(sigma, torch.cos(math.pi * (1.0 - points) / 2.0), variance)
         coefficients = _chebyshev_coefficients(values)
-        check_theta = torch.linspace(0.01, math.pi - 0.01, 23, dtype=torch.float64)
-        check_rho = torch.cos(check_theta)
-        truth = mean_reduced_dual(sigma, check_rho, variance)
         error = (
             float((clenshaw(coefficients, 1.0 - check_theta * 2 / math.pi) - truth).abs().max()) / m.variance
         )
