@@ -207,6 +207,16 @@ def _pin_down(function: ScalarMap, left: float, right: float) -> float | None:
     return rounded if abs(point - rounded) < 3 * (right - left) + 1e-9 else point
 
 
+@dataclass(frozen=True)
+class Wrapped:
+    """What was given, called on a copy: it may work in place (``inplace=True``), and x is used again."""
+
+    given: ScalarMap
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.given(x.clone())
+
+
 @functools.lru_cache(maxsize=256)
 def _wrap(given: ScalarMap) -> Activation:
     name = (
@@ -215,10 +225,7 @@ def _wrap(given: ScalarMap) -> Activation:
         else getattr(given, "__name__", type(given).__name__)
     )
 
-    def function(x: Tensor) -> Tensor:
-        # A copy, because the one given may work in place (``inplace=True``) and x is used again.
-        return given(x.clone())
-
+    function = Wrapped(given)
     _check_elementwise(function, name)
     kinks, jumps = _find_kinks(function)
     return Activation(
