@@ -166,6 +166,8 @@ def test_kink_is_located(shape: Callable[[Tensor], Tensor], precision: float, pl
         (lambda x: torch.exp(x) + (x > 0).to(x), (0.0,), ((0.0, 1.0),)),
         (lambda x: torch.where(x > 0.1, x, 20.0), (0.1,), ((0.1, -19.9),)),
         (lambda x: x.abs().sqrt(), (0.0,), ()),
+        (lambda x: x.sign() * x.abs() ** 0.2, (0.0,), ()),
+        (lambda x: 1e-6 * (x > 0.5).to(x) * x, (0.5,), ((0.5, 5e-7),)),
         (lambda x: torch.log(x.abs()), (0.0,), ()),
         (lambda x: 1e-200 * torch.relu(x), (0.0,), ()),
         (lambda x: torch.sin(x) + 1e-6 * x.abs(), (0.0,), ()),

@@ -119,6 +119,12 @@ def _composite(edges: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
 def _inner(b: Factor, mean: Tensor, spread: Tensor, ends: Tensor, reach: float) -> Tensor:
     """E b(mean + spread·z) elementwise; ``ends`` are points of b's axis at which to split."""
     whole = torch.arange(-reach, reach + 1.0, dtype=torch.float64)
+    if ends.numel() == 0:  # the same panels for every entry
+        nodes, weights = legendre_rule(_NODES)
+        z = (whole[:-1, None] + nodes).reshape(-1)
+        return b.function(mean[..., None] + spread[..., None] * z) @ (
+            weights.repeat(len(whole) - 1) * _density(z)
+        )
     safe = spread.clamp(min=1e-150)
     splits = ((ends - mean[..., None]) / safe[..., None]).clamp(-reach, reach)
     edges = torch.cat([whole.expand(*mean.shape, -1), splits], -1).sort(-1).values
@@ -148,6 +154,8 @@ def _one_batch(a: Factor, b: Factor, rho: Tensor, q1: Tensor, q2: Tensor) -> Ten
         width = (across[:, None] / slant.abs())[..., None]
         pieces.append((centre[..., None] + width * grades).flatten(1))
     edges = torch.cat(pieces, -1).clamp(-reach, reach).sort(-1).values
+    wide = (edges[:, 1:] > edges[:, :-1]).any(0)  # many of the graded ends lie beyond the reach
+    edges = torch.cat([edges[:, :1], edges[:, 1:][:, wide]], -1)
 
     def outer(u: Tensor) -> Tensor:
         expand = (slice(None),) + (None,) * (u.dim() - 1)

@@ -162,8 +162,10 @@ def _find_kinks(function: ScalarMap) -> tuple[tuple[float, ...], tuple[tuple[flo
             steps = max(1.0, abs(point)) * torch.tensor([1e-13, 1e-9, 2e-9], dtype=torch.float64)
             below, above = function(point - steps), function(point + steps)
             rise = (above - below).tolist()
-            # A jump keeps its height however close one looks; a kink does not.
-            if abs(rise[0]) > 1e-4 * max(1.0, float(above.abs().max()), float(below.abs().max())):
+            # A jump keeps its height however close one looks; a kink, even that of a root, does not.
+            if abs(rise[0]) > max(
+                0.9 * abs(rise[1]), 1e-10 * float(torch.maximum(above.abs(), below.abs()).max())
+            ):
                 jumps.append((point, 2.0 * rise[1] - rise[2]))  # without the slope on either side
     return tuple(sorted(kinks)), tuple(sorted(jumps))
 
@@ -269,7 +271,8 @@ def wrap_activation(function: ScalarMap) -> Activation:
                 f"{type(function).__name__} has parameters of a dtype other than float64, in which its integrals "
                 "are taken. Call .double() on a copy of it first."
             )
-        function = copy.deepcopy(function).requires_grad_(False)
+        # The copy is this call's own, so there is nothing to cache it under.
+        return _wrap.__wrapped__(copy.deepcopy(function).requires_grad_(False))
     try:
         return _wrap(function)
     except TypeError:  # an unhashable callable is simply not cached
