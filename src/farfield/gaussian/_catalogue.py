@@ -218,9 +218,19 @@ def _tanh() -> Activation:
     )  # fmt: skip
 
 
+def _tanhshrink_value(x: Tensor) -> Tensor:
+    # Near 0 the difference x − tanh x loses every digit. Lambert's fraction tanh x = x/(1 + t) with
+    # t = x²/(3 + x²/(5 + x²/(7 + …))) turns it into x·t/(1 + t).
+    square = (x * x).clamp(max=1.0)
+    t = square / 21.0
+    for odd in range(19, 1, -2):
+        t = square / (odd + t)
+    return _where(x.abs() < 1.0, x * t / (1.0 + t), x - torch.tanh(x))
+
+
 def _tanhshrink() -> Activation:
     return Activation(
-        "tanhshrink", F.tanhshrink, lambda x: torch.tanh(x) ** 2, (), (),
+        "tanhshrink", _tanhshrink_value, lambda x: torch.tanh(x) ** 2, (), (),
         Growth(_ray(1.0, 1.0), _ray(1.0, -1.0), 1.0), 1.0, (-_INF, _INF), None, None, "x − tanh x",
     )  # fmt: skip
 
@@ -252,8 +262,10 @@ def _relu6() -> Activation:
 
 
 def _hardsigmoid() -> Activation:
+    # torch's own has its derivative 1/6 rounded to float32.
     return Activation(
-        "hardsigmoid", F.hardsigmoid, lambda x: _indicator((x > -3) & (x < 3), x) / 6.0, (-3.0, 3.0), (),
+        "hardsigmoid", lambda x: (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        lambda x: _indicator((x > -3) & (x < 3), x) / 6.0, (-3.0, 3.0), (),
         Growth(_flat(0.0), _flat(1.0), 1.0), 1.0 / 6.0, (0.0, 1.0), None, None, "clip(x/6 + 1/2, 0, 1)",
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ explicit slope, because differentiating them as written gives nan at ρ = ±1 wh
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -61,7 +62,7 @@ SIGN = ClosedForm(
 
 
 def _one_sided_power_angular(n: float, rho: Tensor) -> Tensor:
-    r"""J(θ) = ∫_{θ−π/2}^{π/2} (cos t cos(t−θ))ⁿ dt, so that E x₊ⁿy₊ⁿ = sⁿ 2ⁿ Γ(n+1)/(2π) · J(θ)."""
+    r"""J(θ) = ∫_{θ−π/2}^{π/2} (cos t cos(t−θ))ⁿ dt, so that E x₊ⁿy₊ⁿ = sⁿ 2ⁿ Γ(n+1)/(2π) · J(θ); n > −1."""
     theta = _angle(rho)
     if n == 0:
         return math.pi - theta
@@ -74,16 +75,25 @@ def _one_sided_power_angular(n: float, rho: Tensor) -> Tensor:
     # cos(u + θ/2) = sin(half_width·w), cos(u − θ/2) = sin(half_width·w + θ): no cancellation at the ends.
     reach = half_width[..., None] * nodes
     product = torch.sin(reach) * torch.sin(reach + theta[..., None])
-    return 2.0 * half_width * (product.clamp(min=0) ** n * weights).sum(-1)
+    value = 2.0 * half_width * (product.clamp(min=0) ** n * weights).sum(-1)
+    if n >= 0:
+        return value
+    # At ρ = 1 the integrand is sin²ⁿ, at ρ = −1 it is (w(2−w))ⁿ on a range shrinking like half_width^{2n+1}.
+    value = torch.where(half_width > 0, value, math.inf if n < -0.5 else math.pi if n == -0.5 else 0.0)
+    return torch.where(theta > 0, value, math.inf) if n <= -0.5 else value
 
 
+@functools.cache
 def _tanh_sinh() -> tuple[Tensor, Tensor]:
-    """Nodes w = 1 − v and weights for ∫₀¹ g dv; double-exponential, so powers at the ends do no harm."""
-    t = np.arange(-34, 35) * 0.1
+    """Nodes w = 1 − v and weights for ∫₀¹ g dv; double-exponential, so powers at the ends do no harm.
+
+    The step resolves sin¹²⁸ (n = 64); the nodes reach down to w = e⁻³⁴⁷, so that w^{n−1} may come near 1/w.
+    """
+    t = np.arange(-68, 109) * 0.05
     # On (0, 1): v = 1/(1 + exp(−π sinh t)), so w = 1 − v keeps its digits near v = 1.
     u = math.pi * np.sinh(t)
     w = 1.0 / (1.0 + np.exp(u))
-    weights = 0.1 * math.pi * np.cosh(t) * w * (1.0 - w)
+    weights = 0.05 * math.pi * np.cosh(t) * w * (1.0 - w)
     return torch.from_numpy(w), torch.from_numpy(weights)
 
 
@@ -97,7 +107,7 @@ def two_sided_power(n: float, right: float, left: float) -> ClosedForm:
     .. math:: \mathbb E\,\sigma(x)\sigma(y) = (r^2+l^2)\,A_n(\rho) + 2rl\,A_n(-\rho), \qquad
               A_n = s^n \frac{2^n\Gamma(n+1)}{2\pi} J_n(\theta)
 
-    The slope uses dA_n/dρ = n²·s·A_{n−1}, for n ≥ 1. Reference: arc-cosine kernels; [P1] §3.
+    The slope uses dA_n/dρ = n²·s·A_{n−1}, for n > 0. Reference: arc-cosine kernels; [P1] §3.
     """
     same, cross = right * right + left * left, 2.0 * right * left
 
@@ -120,33 +130,54 @@ def two_sided_power(n: float, right: float, left: float) -> ClosedForm:
     return ClosedForm(dual=dual, slope=slope, reduced=reduced if n == 1 else None)
 
 
+def _gap(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+    """q₁q₂ − c², without its cancellation near ρ = ±1."""
+    return q1 * q2 * ((1.0 - rho) * (1.0 + rho))
+
+
 def _erf_dual(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+    # asin(2c/√((1+2q₁)(1+2q₂))) as an arctangent: the argument of the arcsine is near 1 for large variances.
     c = _covariance(rho, q1, q2)
-    return (2.0 / math.pi) * torch.asin(2.0 * c / torch.sqrt((1.0 + 2.0 * q1) * (1.0 + 2.0 * q2)))
+    low = torch.sqrt(1.0 + 2.0 * (q1 + q2) + 4.0 * _gap(rho, q1, q2))
+    return (2.0 / math.pi) * torch.atan2(2.0 * c, low)
 
 
 ERF = ClosedForm(dual=_erf_dual, reduced=_erf_dual)
 
 
 def _gelu_dual(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
-    # Three Gaussian integrations by parts on E[xy Φ(x)Φ(y)]; F = E[φ(x)φ(y)].
+    # Three Gaussian integrations by parts on E[xy Φ(x)Φ(y)]; f = E[φ(x)φ(y)].
+    c, gap = _covariance(rho, q1, q2), _gap(rho, q1, q2)
+    low = torch.sqrt(1.0 + q1 + q2 + gap)
+    f = 1.0 / (_TWO_PI * low)
+    orthant = torch.atan2(low, -c) / _TWO_PI
+    return f * (gap + c * c * (1.0 / (1.0 + q1) + 1.0 / (1.0 + q2))) + c * orthant
+
+
+def _gelu_reduced(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+    # E σ(x)E σ(y) = q₁q₂f₀ with f₀ = 1/(2π√((1+q₁)(1+q₂))); every term is O(c).
     c = _covariance(rho, q1, q2)
-    f = 1.0 / (_TWO_PI * torch.sqrt((1.0 + q1) * (1.0 + q2) - c * c))
-    orthant = 0.25 + torch.asin(c / torch.sqrt((1.0 + q1) * (1.0 + q2))) / _TWO_PI
-    return q1 * q2 * f + c * orthant + c * c * f * (1.0 / (1.0 + q1) + 1.0 / (1.0 + q2) - 1.0)
+    high = torch.sqrt((1.0 + q1) * (1.0 + q2))
+    low = torch.sqrt(1.0 + q1 + q2 + _gap(rho, q1, q2))
+    f = 1.0 / (_TWO_PI * low)
+    orthant = torch.atan2(low, -c) / _TWO_PI
+    rise = q1 * q2 / (high * (high + low)) + 1.0 / (1.0 + q1) + 1.0 / (1.0 + q2) - 1.0
+    return c * c * f * rise + c * orthant
 
 
-GELU = ClosedForm(dual=_gelu_dual)
+GELU = ClosedForm(dual=_gelu_dual, reduced=_gelu_reduced)
 
 
 def _sine_dual(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
-    # e^{−(q₁+q₂)/2} sinh c, written so that no factor overflows for large variances, nor is sign(c)
-    # differentiated at c = 0, where autograd would find a slope of 0.
+    # e^{−(q₁+q₂)/2} sinh c, each side of c = 0 written so that no factor overflows for large variances.
     c = _covariance(rho, q1, q2)
     h = (q1 + q2) / 2.0
-    small = torch.exp(-h) * torch.sinh(c.clamp(-1.0, 1.0))
-    large = 0.5 * torch.exp(c.abs() - h) * -torch.expm1(-2.0 * c.abs()) * torch.sign(c)
-    return torch.where(c.abs() <= 1.0, small, large)
+    up, down = c.clamp(min=0), c.clamp(max=0)
+    return 0.5 * torch.where(
+        c >= 0,
+        torch.exp(up - h) * -torch.expm1(-2.0 * up),
+        torch.exp(-down - h) * torch.expm1(2.0 * down),
+    )
 
 
 def _cosine_dual(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
@@ -175,9 +206,20 @@ EXPONENTIAL = ClosedForm(
     dual=lambda rho, q1, q2: torch.exp((q1 + q2) / 2.0 + _covariance(rho, q1, q2)),
     reduced=lambda rho, q1, q2: torch.exp((q1 + q2) / 2.0) * torch.expm1(_covariance(rho, q1, q2)),
 )
-GAUSSIAN = ClosedForm(
-    dual=lambda rho, q1, q2: torch.rsqrt((1.0 + q1) * (1.0 + q2) - _covariance(rho, q1, q2) ** 2),
-)
+
+
+def _gaussian_dual(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+    return torch.rsqrt(1.0 + q1 + q2 + _gap(rho, q1, q2))
+
+
+def _gaussian_reduced(rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+    # 1/low − 1/high with high² − low² = c².
+    high = torch.sqrt((1.0 + q1) * (1.0 + q2))
+    low = torch.sqrt(1.0 + q1 + q2 + _gap(rho, q1, q2))
+    return _covariance(rho, q1, q2) ** 2 / (high * low * (high + low))
+
+
+GAUSSIAN = ClosedForm(dual=_gaussian_dual, reduced=_gaussian_reduced)
 HE2 = ClosedForm(
     dual=lambda rho, q1, q2: _covariance(rho, q1, q2) ** 2 + (q1 - 1.0) * (q2 - 1.0) / 2.0,
     reduced=lambda rho, q1, q2: _covariance(rho, q1, q2) ** 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,14 @@ from torch import Tensor
 from farfield.errors import InvalidValueError
 from farfield.gaussian._activation import Activation
 from farfield.gaussian._moments import moments
-from farfield.gaussian._pair import derivative_factor, pair_expectation, stretch_factor, value_factor
+from farfield.gaussian._pair import (
+    centred_factor,
+    derivative_factor,
+    equal_variances,
+    pair_expectation,
+    stretch_factor,
+    value_factor,
+)
 from farfield.gaussian._registry import ActivationLike, activation
 
 __all__ = ["dual", "dual_slope", "mean_reduced_dual"]
@@ -23,16 +31,22 @@ def _dual_value(sigma: Activation, rho: Tensor, q1: Tensor, q2: Tensor) -> Tenso
     return pair_expectation(f, f, rho, q1, q2)
 
 
+def _partial(formula: Callable[[Tensor], Tensor], at: Tensor, *others: Tensor) -> Tensor:
+    """The derivative of an elementwise formula in one of its arguments, differentiable again in all of them."""
+    again = torch.is_grad_enabled() and any(t.requires_grad for t in (at, *others))
+    with torch.enable_grad():
+        # A view of its own, so that the gradient stops here: two arguments may be one and the same tensor.
+        own = at.view_as(at) if at.requires_grad else at.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(formula(own).sum(), own, create_graph=again)
+    return slope
+
+
 def _slope_value(sigma: Activation, rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
     closed = sigma.closed_form
-    if closed is not None and closed.slope is not None:
-        return closed.slope(rho, q1, q2)
     if closed is not None:
-        with torch.enable_grad():
-            leaf = rho if rho.requires_grad else rho.detach().requires_grad_()
-            total = closed.dual(leaf, q1, q2).sum()
-            (slope,) = torch.autograd.grad(total, leaf, create_graph=rho.requires_grad or q1.requires_grad)
-        return slope
+        if closed.slope is not None:
+            return closed.slope(rho, q1, q2)
+        return _partial(lambda r: closed.dual(r, q1, q2), rho, q1, q2)
     f = derivative_factor(sigma)
     # Price's theorem; the point masses of a jump are part of σ′.
     return torch.sqrt(q1) * torch.sqrt(q2) * pair_expectation(f, f, rho, q1, q2)
@@ -40,39 +54,54 @@ def _slope_value(sigma: Activation, rho: Tensor, q1: Tensor, q2: Tensor) -> Tens
 
 def _variance_slope(sigma: Activation, rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
     """∂/∂q₁ of the dual at fixed ρ: E[xσ′(x)σ(y)]/(2q₁)."""
-    if sigma.closed_form is not None:
-        with torch.enable_grad():
-            leaf = q1 if q1.requires_grad else q1.detach().requires_grad_()
-            total = sigma.closed_form.dual(rho, leaf, q2).sum()
-            (slope,) = torch.autograd.grad(total, leaf, create_graph=q1.requires_grad)
-        return slope
+    closed = sigma.closed_form
+    if closed is not None:
+        return _partial(lambda q: closed.dual(rho, q, q2), q1, rho, q2)
     return pair_expectation(stretch_factor(sigma), value_factor(sigma), rho, q1, q2) / (2.0 * q1)
 
 
+def _reduced_value(sigma: Activation, rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+    closed = sigma.closed_form
+    if closed is not None and closed.reduced is not None:
+        return closed.reduced(rho, q1, q2)
+    flat = [t.reshape(-1) for t in (rho, q1, q2)]
+    value = torch.empty_like(flat[0])
+    for v1, v2, index in equal_variances(flat[1], flat[2]):
+        m1, m2 = (moments(sigma, variance=v).mean for v in (v1, v2))
+        r, p1, p2 = (t[index] for t in flat)
+        if closed is not None:
+            value[index] = closed.dual(r, p1, p2) - m1 * m2
+        else:
+            value[index] = pair_expectation(centred_factor(sigma, m1), centred_factor(sigma, m2), r, p1, p2)
+    return torch.where(rho == 0, 0.0, value.reshape(rho.shape))
+
+
 class _Dual(torch.autograd.Function):
-    """The dual with its known slope as derivative: finite at ρ = ±1 wherever the slope is."""
+    """The dual, or the reduced one, with its known slope as derivative: finite at ρ = ±1 wherever that is."""
 
     @staticmethod
-    def forward(ctx: Any, sigma: Activation, rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
-        ctx.sigma = sigma
+    def forward(ctx: Any, sigma: Activation, reduced: bool, rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+        ctx.sigma, ctx.reduced = sigma, reduced
         ctx.save_for_backward(rho, q1, q2)
-        return _dual_value(sigma, rho, q1, q2)
+        return (_reduced_value if reduced else _dual_value)(sigma, rho, q1, q2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         rho, q1, q2 = ctx.saved_tensors
+
+        def along(q: Tensor, other: Tensor) -> Tensor:
+            slope = _variance_slope(ctx.sigma, rho, q, other)
+            # What is subtracted, E σ(x)E σ(y), is the dual at ρ = 0.
+            return slope - _variance_slope(ctx.sigma, 0.0 * rho, q, other) if ctx.reduced else slope
+
         needs = ctx.needs_input_grad
         return (
             None,
-            grad * _slope_value(ctx.sigma, rho, q1, q2) if needs[1] else None,
-            grad * _variance_slope(ctx.sigma, rho, q1, q2) if needs[2] else None,
-            grad * _variance_slope(ctx.sigma, rho, q2, q1) if needs[3] else None,
+            None,
+            grad * _slope_value(ctx.sigma, rho, q1, q2) if needs[2] else None,
+            grad * along(q1, q2) if needs[3] else None,
+            grad * along(q2, q1) if needs[4] else None,
         )
-
-
-def _differentiable(sigma: Activation, rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
-    result: Tensor = _Dual.apply(sigma, rho, q1, q2)  # type: ignore[no-untyped-call]
-    return result
 
 
 def _prepare(
@@ -82,7 +111,7 @@ def _prepare(
     r, q1, q2 = (torch.as_tensor(t, dtype=torch.float64) for t in (rho, variance, variance2))
     r, q1, q2 = torch.broadcast_tensors(r, q1, q2)
     with torch.no_grad():
-        if bool((r.abs() > 1.0).any()):
+        if not bool((r.abs() <= 1.0).all()):  # nan included
             worst = float(r.abs().max())
             raise InvalidValueError(
                 f"A correlation lies in [-1, 1], got one of magnitude {worst!r}. Rounding in a Gram matrix "
@@ -135,8 +164,10 @@ def dual(
     >>> dual("relu", torch.tensor([0.0, 1.0]))
     tensor([0.1592, 0.5000], dtype=torch.float64)
     """
-    sigma = activation(sigma)
-    return _differentiable(sigma, *_prepare(rho, variance, variance2))
+    result: Tensor = _Dual.apply(  # type: ignore[no-untyped-call]
+        activation(sigma), False, *_prepare(rho, variance, variance2)
+    )
+    return result
 
 
 def dual_slope(
@@ -148,8 +179,8 @@ def dual_slope(
 ) -> Tensor:
     r"""dσ̂/dρ = √(q₁q₂) E σ′(x)σ′(y), with σ′ a distribution where σ jumps.
 
-    Infinite at ρ = ±1 for an activation with a jump. Otherwise as :func:`dual`, of which it is the derivative
-    in ρ.
+    Infinite at ρ = ±1 where two jumps of σ meet: at ρ = 1 for equal variances, at either end for a jump at 0.
+    Otherwise as :func:`dual`, of which it is the derivative in ρ.
 
     Examples
     --------
@@ -170,8 +201,9 @@ def mean_reduced_dual(
 
     .. math:: \bar\sigma(\rho) = \sum_{k\ge1} c_k^2 \rho^k, \qquad \bar\sigma(1) = \operatorname{Var}\sigma(x)
 
-    Uses a formula without cancellation where one is registered; otherwise its absolute error is that of
-    :func:`dual`. ρ = 0 gives exactly 0.
+    Not as that difference, which cancels where the mean dominates: by a formula without cancellation where one
+    is registered, else as E (σ(x) − c₀)(σ(y) − c₀′) by quadrature. ρ = 0 gives exactly 0. Differentiable like
+    :func:`dual`.
 
     References
     ----------
@@ -182,21 +214,7 @@ def mean_reduced_dual(
     >>> float(mean_reduced_dual("relu", 0.0))
     0.0
     """
-    sigma = activation(sigma)
-    r, q1, q2 = _prepare(rho, variance, variance2)
-    tracked = r.requires_grad or q1.requires_grad or q2.requires_grad
-    if sigma.closed_form is not None and sigma.closed_form.reduced is not None and not tracked:
-        return sigma.closed_form.reduced(r, q1, q2)
-    value = _differentiable(sigma, r, q1, q2)
-    if q1.requires_grad or q2.requires_grad:
-        # E σ(x)E σ(y) is the dual at ρ = 0, whose derivative in the variances is wanted as well.
-        offset = _differentiable(sigma, torch.zeros_like(r), q1, q2)
-    else:
-        offset = _means(sigma, q1) * _means(sigma, q2)
-    return torch.where(r == 0, value * 0.0, value - offset)
-
-
-def _means(sigma: Activation, q: Tensor) -> Tensor:
-    values, inverse = torch.unique(q.detach(), return_inverse=True)
-    table = torch.tensor([moments(sigma, variance=float(v)).mean for v in values], dtype=torch.float64)
-    return table[inverse]
+    result: Tensor = _Dual.apply(  # type: ignore[no-untyped-call]
+        activation(sigma), True, *_prepare(rho, variance, variance2)
+    )
+    return result

@@ -9,7 +9,13 @@ from torch import Tensor
 
 from farfield._typing import Float
 from farfield.errors import InvalidValueError
-from farfield.gaussian._quadrature import adaptive_panels, sorted_unique, standard_edges
+from farfield.gaussian._quadrature import (
+    adaptive_panels,
+    check_resolved,
+    rim,
+    sorted_unique,
+    standard_edges,
+)
 from farfield.gaussian._registry import ActivationLike, activation
 
 __all__ = ["hermite_coefficients", "hermite_polynomials"]
@@ -55,6 +61,11 @@ def hermite_coefficients(
     variance
         q > 0.
 
+    Raises
+    ------
+    PrecisionError
+        If the integrand overflows or turns too often at this variance.
+
     References
     ----------
     [P2] §5 and App. B.3.
@@ -66,6 +77,8 @@ def hermite_coefficients(
     """
     if not 1 <= count <= 512:
         raise InvalidValueError(f"Between 1 and 512 coefficients can be computed, got count={count}.")
+    if not (math.isfinite(variance) and variance > 0):
+        raise InvalidValueError(f"A variance is finite and > 0, got {variance!r}.")
     sigma = activation(sigma)
     root = math.sqrt(variance)
     constant = 1.0 / math.sqrt(2.0 * math.pi)
@@ -75,8 +88,10 @@ def hermite_coefficients(
         half = torch.exp(-0.25 * z * z)
         return (constant * sigma(root * z) * half) * (hermite_polynomials(z, count) * half)
 
-    edges = standard_edges(weighted, [k / root for k in sigma.kinks])
+    edges = standard_edges(weighted, sigma.kinks, root)
     middles = (edges[1:] + edges[:-1]) / 2
-    value, error, _, _, _ = adaptive_panels(weighted, sorted_unique(torch.cat([edges, middles])))
+    value, error, magnitude, _, _ = adaptive_panels(weighted, sorted_unique(torch.cat([edges, middles])))
+    error = error + rim(weighted, edges, magnitude, variance)
+    check_resolved(error, magnitude, variance, f"A coefficient of {sigma.name}")
     # Below its own error estimate a coefficient is rounding noise: odd/even functions have exact zeros.
     return torch.where(value.abs() <= error, torch.zeros_like(value), value)

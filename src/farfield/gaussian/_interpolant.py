@@ -66,28 +66,37 @@ def clenshaw(coefficients: Tensor, x: Tensor) -> Tensor:
 
 
 def _chebyshev_coefficients(values: Tensor) -> Tensor:
-    """Coefficients from values at the points cos(π(j + ½)/n)."""
-    n = len(values)
-    j = torch.arange(n, dtype=torch.float64) + 0.5
-    k = torch.arange(n, dtype=torch.float64)
-    transform = torch.cos(math.pi * k[:, None] * j / n) * (2.0 / n)
-    transform[0] /= 2.0
+    """Coefficients from values at the points cos(πj/n), j = 0 … n."""
+    n = len(values) - 1
+    j = torch.arange(n + 1, dtype=torch.float64)
+    transform = torch.cos(math.pi * j[:, None] * j / n) * (2.0 / n)
+    transform[:, [0, -1]] /= 2.0
+    transform[[0, -1]] /= 2.0
     return transform @ values
 
 
 @functools.lru_cache(maxsize=512)
 def _tabulate(sigma: Activation, variance: float, tolerance: float) -> DualInterpolant:
     m = moments(sigma, variance=variance)
+
+    def sample(theta: Tensor) -> Tensor:
+        return mean_reduced_dual(sigma, torch.cos(theta), variance)
+
+    check = torch.linspace(0.01, math.pi - 0.01, 23, dtype=torch.float64)
+    truth = sample(check)
+    values = torch.empty(0, dtype=torch.float64)
     for degree in (16, 32, 64, 128, 256):
-        points = torch.cos(math.pi * (torch.arange(degree + 1, dtype=torch.float64) + 0.5) / (degree + 1))
-        values = mean_reduced_dual(sigma, torch.cos(math.pi * (1.0 - points) / 2.0), variance)
-        coefficients = _chebyshev_coefficients(values)
-        check_theta = torch.linspace(0.01, math.pi - 0.01, 23, dtype=torch.float64)
-        check_rho = torch.cos(check_theta)
-        truth = mean_reduced_dual(sigma, check_rho, variance)
-        error = (
-            float((clenshaw(coefficients, 1.0 - check_theta * 2 / math.pi) - truth).abs().max()) / m.variance
+        theta = (
+            math.pi / 2 * (1.0 - torch.cos(math.pi * torch.arange(degree + 1, dtype=torch.float64) / degree))
         )
+        # The points of one degree are every other point of the next.
+        if degree == 16:
+            values = sample(theta)
+        else:
+            between = torch.stack([values[:-1], sample(theta[1::2])], -1)
+            values = torch.cat([between.reshape(-1), values[-1:]])
+        coefficients = _chebyshev_coefficients(values)
+        error = float((clenshaw(coefficients, 1.0 - check * (2 / math.pi)) - truth).abs().max()) / m.variance
         tail = float(coefficients[-4:].abs().max()) / m.variance
         if max(error, tail) <= tolerance:
             return DualInterpolant(sigma, variance, coefficients, m, max(error, tail))

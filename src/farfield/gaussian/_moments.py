@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from farfield.errors import InvalidValueError
+from farfield.errors import InvalidValueError, PrecisionError
 from farfield.gaussian._activation import Activation
-from farfield.gaussian._quadrature import gaussian_expectation
+from farfield.gaussian._quadrature import centred_square, gaussian_expectation
 from farfield.gaussian._registry import ActivationLike, activation
 
 __all__ = ["Moments", "isometry_strength", "mean_field_constants", "moments"]
+
+_STRENGTH_TOLERANCE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Moments:
         E σ(√q z)² = mean² + variance.
     error
         Estimate of the largest absolute error among the four.
+    linear_error, variance_error
+        Estimates of the absolute errors of ``linear`` and ``variance``.
     """
 
     mean: float
@@ -40,6 +44,8 @@ class Moments:
     variance: float
     second: float
     error: float
+    linear_error: float
+    variance_error: float
 
     @property
     def scale(self) -> float:
@@ -49,28 +55,32 @@ class Moments:
     @property
     def constant(self) -> bool:
         """Whether σ(√q z) is constant as far as the precision of the integrals can tell."""
-        return self.variance <= 64 * max(self.error, torch.finfo(torch.float64).tiny)
+        return self.scale <= 16 * torch.finfo(torch.float64).eps * abs(self.mean)
 
 
 @functools.lru_cache(maxsize=4096)
 @torch.no_grad()
 def _moments(sigma: Activation, variance: float) -> Moments:
+    if not (math.isfinite(variance) and variance >= 0):
+        raise InvalidValueError(f"A variance is a finite number >= 0, got {variance!r}.")
     root = math.sqrt(variance)
 
     def first_pass(x: Tensor) -> Tensor:
         y = sigma(x)
-        return torch.stack([y, x * y / root, y * y]) if root else torch.stack([y, 0 * y, y * y])
+        return torch.stack([y, x / root * y, y * y]) if root else torch.stack([y, 0 * y, y * y])
 
     first = gaussian_expectation(first_pass, variance=variance, kinks=sigma.kinks)
     mean, linear, second = (float(v) for v in first.value)
     # E(σ − c₀)², not Eσ² − c₀²: the latter loses half the digits when the mean dominates.
-    centred = gaussian_expectation(lambda x: (sigma(x) - mean) ** 2, variance=variance, kinks=sigma.kinks)
+    centred = centred_square(sigma, mean, variance=variance, kinks=sigma.kinks)
     return Moments(
         mean=mean,
         linear=linear,
         variance=float(centred.value),
         second=second,
         error=max(float(first.error.max()), float(centred.error)),
+        linear_error=float(first.error[1]),
+        variance_error=float(centred.error),
     )
 
 
@@ -87,7 +97,7 @@ def moments(sigma: ActivationLike, *, variance: float = 1.0) -> Moments:
     sigma
         Name, :class:`Activation`, callable or elementwise module.
     variance
-        q > 0.
+        q ≥ 0. Zero means the value at the origin.
 
     Examples
     --------
@@ -135,6 +145,9 @@ def isometry_strength(sigma: ActivationLike, *, gain: float = 1.0) -> float:
     ------
     InvalidValueError
         If σ is constant under the Gaussian: β is then undefined.
+    PrecisionError
+        If the two integrals do not fix β to 1e-8 (a gain so small that σ hardly moves, or so large that an
+        oscillating σ is not resolved).
 
     References
     ----------
@@ -147,17 +160,25 @@ def isometry_strength(sigma: ActivationLike, *, gain: float = 1.0) -> float:
     >>> isometry_strength("identity")
     1.0
     """
-    if not (math.isfinite(gain) and gain != 0):
-        raise InvalidValueError(f"A gain is finite and non-zero, got {gain!r}.")
+    gain = float(gain)
+    # σ(−|α|x) has the same law as σ(|α|x), and c₁ enters squared: only α² matters.
+    squared = gain * gain
+    if not (math.isfinite(squared) and squared > 0):
+        raise InvalidValueError(f"A gain is finite and non-zero, and so is its square, got {gain!r}.")
     sigma = activation(sigma)
-    if gain < 0:
-        # σ(−|α|x) has the same law as σ(|α|x), and c₁ enters squared.
-        gain = -gain
-    m = _moments(sigma, float(gain) ** 2)
+    m = _moments(sigma, squared if sigma.homogeneity is None else 1.0)
     if m.constant:
         raise InvalidValueError(
             f"{sigma.name} is constant under N(0, {gain:g}²) (variance {m.variance:.3g}), so its isometry "
             "strength is undefined. Use another gain or a non-constant activation."
         )
     ratio = m.linear**2 / m.variance
+    error = (2 * abs(m.linear) + m.linear_error) * m.linear_error / m.variance
+    error += min(ratio, 1.0) * m.variance_error / m.variance
+    if error > _STRENGTH_TOLERANCE:
+        raise PrecisionError(
+            f"The isometry strength of {sigma.name} at gain {gain:g} is only known to ±{error:.1e}: its variance "
+            f"{m.variance:.3g} is near the rounding of its mean {m.mean:.3g}, or it turns too often under so wide "
+            "a Gaussian. Use a gain nearer to 1."
+        )
     return 2.0 - min(ratio, 1.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,8 @@ from farfield.gaussian._activation import Activation, ScalarMap
 from farfield.gaussian._quadrature import flat_panels, legendre_rule
 
 __all__ = ["recognise", "wrap_activation"]
+
+_SHIFT = math.sqrt(2.0) / 10.0
 
 _FUNCTIONS: dict[Any, str] = {
     torch.relu: "relu",
@@ -51,9 +55,14 @@ _MODULES: dict[type[nn.Module], Callable[[Any], tuple[str, dict[str, float]] | N
     nn.Identity: lambda m: ("identity", {}),
     nn.ReLU: lambda m: ("relu", {}),
     nn.ReLU6: lambda m: ("relu6", {}),
-    nn.LeakyReLU: lambda m: ("leaky_relu", {"negative_slope": m.negative_slope}),
+    nn.LeakyReLU: lambda m: (
+        ({0: "relu", 1: "identity"}[m.negative_slope], {})
+        if m.negative_slope in (0, 1)
+        else ("leaky_relu", {"negative_slope": m.negative_slope})
+    ),
     nn.ELU: lambda m: ("elu", {"alpha": m.alpha}),
-    nn.CELU: lambda m: ("celu", {"alpha": m.alpha}),
+    # torch takes a negative α too, which gives another shape altogether.
+    nn.CELU: lambda m: ("celu", {"alpha": m.alpha}) if m.alpha > 0 else None,
     nn.SELU: lambda m: ("selu", {}),
     nn.GELU: lambda m: ("gelu_tanh" if m.approximate == "tanh" else "gelu", {}),
     nn.SiLU: lambda m: ("silu", {}),
@@ -85,15 +94,28 @@ def recognise(sigma: object) -> tuple[str, dict[str, float]] | None:
 
 def _check_elementwise(function: ScalarMap, name: str) -> None:
     x = torch.linspace(-3.0, 3.0, 24, dtype=torch.float64)
-    with torch.no_grad():
-        y = function(x)
-        if not isinstance(y, Tensor) or y.shape != x.shape:
-            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise InvalidValueError(
-                f"An activation maps a tensor to one of the same shape; {name} maps shape (24,) to {got}."
-            )
-        one_by_one = torch.cat([function(x[i : i + 1]) for i in range(len(x))])
-    same = torch.isclose(y.double(), one_by_one.double(), rtol=1e-12, atol=1e-12, equal_nan=True)
+    try:
+        with torch.no_grad():
+            y = function(x)
+            one_by_one = [function(x[i : i + 1]) for i in range(len(x))]
+    except Exception as error:
+        raise InvalidValueError(
+            f"{name} is not an elementwise map of tensors: it fails on float64 points of shape (24,) or (1,) with "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise InvalidValueError(
+            f"An activation maps a tensor to one of the same shape; {name} maps shape (24,) to {got}."
+        )
+    if y.dtype != torch.float64:
+        raise InvalidValueError(
+            f"{name} maps float64 to {y.dtype}; integrals are taken in float64. Keep the dtype of the input, as in "
+            "(x > 0).to(x.dtype)."
+        )
+    if not bool(torch.isfinite(y).all()):
+        raise InvalidValueError(f"{name} is not finite at x = {float(x[~torch.isfinite(y)][0]):g}.")
+    same = torch.isclose(y, torch.cat(one_by_one), rtol=1e-12, atol=1e-12)
     if not bool(same.all()):
         raise InvalidValueError(
             f"{name} is not elementwise: its value at one point depends on the others (as in softmax or a "
@@ -119,29 +141,46 @@ class AutogradDerivative:
 
 
 def _find_kinks(function: ScalarMap) -> tuple[tuple[float, ...], tuple[tuple[float, float], ...]]:
-    """Points of [−40, 40] where refinement never settles, and the jump heights there."""
+    """Points of [−40, 40] (or as far as f is finite) where refinement never settles, and the jumps there."""
     kinks: list[float] = []
     jumps: list[tuple[float, float]] = []
     with torch.no_grad():
-        # The grid is shifted off the round numbers: a kink on a panel end would go unseen.
-        edges = flat_panels(function, torch.linspace(-40.0, 40.0, 161, dtype=torch.float64) + 0.1372549)
-        widths = edges[1:] - edges[:-1]
-        for cluster in _clusters(torch.nonzero(widths < 0.5 / 2**7).flatten()):
-            finest = cluster[widths[cluster] <= 2.5 * widths[cluster].min()]
-            left, right = int(finest[0]) - 1, int(finest[-1]) + 2
-            point = _pin_down(function, float(edges[max(left, 0)]), float(edges[min(right, len(edges) - 1)]))
-            if point is None:
+        # The grid is shifted off the numbers a person writes: a kink on a panel end would go unseen.
+        grid = torch.linspace(-40.0, 40.0, 161, dtype=torch.float64) + _SHIFT
+        values = function(grid)
+        if not bool(torch.isfinite(values).all()):
+            grid = grid[grid.abs() < grid[~torch.isfinite(values)].abs().min()]
+        # asinh is analytic and strictly increasing: it keeps every kink and lets none drown in eˣ further out.
+        level = float(function(grid[grid.abs() < 3.0]).abs().max()) or 1.0
+        edges = flat_panels(lambda x: torch.asinh(function(x) / level), grid)
+        for first, last in _narrowest((edges[1:] - edges[:-1]).tolist()):
+            left, right = max(first - 1, 0), min(last + 2, len(edges) - 1)
+            point = _pin_down(function, float(edges[left]), float(edges[right]))
+            if point is None or any(abs(point - k) <= 1e-12 * max(1.0, abs(k)) for k in kinks):
                 continue
             kinks.append(point)
-            near, nearer = (
-                function(torch.tensor([point - step, point + step], dtype=torch.float64))
-                for step in (1e-7 * max(1.0, abs(point)), 1e-13 * max(1.0, abs(point)))
-            )
-            # A jump keeps its height however close one looks; a kink does not.
-            height = float(nearer[1] - nearer[0])
-            if abs(height) > 1e-4 * max(1.0, float(near.abs().max())):
-                jumps.append((point, height))
-    return tuple(sorted(set(kinks))), tuple(sorted(set(jumps)))
+            steps = max(1.0, abs(point)) * torch.tensor([1e-13, 1e-9, 2e-9], dtype=torch.float64)
+            below, above = function(point - steps), function(point + steps)
+            rise = (above - below).tolist()
+            # A jump keeps its height however close one looks; a kink, even that of a root, does not.
+            if abs(rise[0]) > max(
+                0.9 * abs(rise[1]), 1e-10 * float(torch.maximum(above.abs(), below.abs()).max())
+            ):
+                jumps.append((point, 2.0 * rise[1] - rise[2]))  # without the slope on either side
+    return tuple(sorted(kinks)), tuple(sorted(jumps))
+
+
+def _narrowest(widths: list[float]) -> Iterator[tuple[int, int]]:
+    """Runs (first, last) of equally narrow panels between wider ones."""
+    first = 0
+    for last, width in enumerate(widths):
+        following = widths[last + 1] if last + 1 < len(widths) else math.inf
+        if following < 0.7 * width:
+            first = last + 1
+        elif following > 1.4 * width:
+            if width < 0.5 / 2**6.5 and (first == 0 or widths[first - 1] > 1.4 * width):
+                yield first, last
+            first = last + 1
 
 
 def _pin_down(function: ScalarMap, left: float, right: float) -> float | None:
@@ -170,20 +209,25 @@ def _pin_down(function: ScalarMap, left: float, right: float) -> float | None:
     return rounded if abs(point - rounded) < 3 * (right - left) + 1e-9 else point
 
 
-def _clusters(indices: Tensor) -> list[Tensor]:
-    if indices.numel() == 0:
-        return []
-    breaks = torch.nonzero(indices[1:] - indices[:-1] > 2).flatten() + 1
-    return list(torch.tensor_split(indices, breaks.tolist()))
+@dataclass(frozen=True)
+class Wrapped:
+    """What was given, called on a copy: it may work in place (``inplace=True``), and x is used again."""
+
+    given: ScalarMap
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.given(x.clone())
 
 
 @functools.lru_cache(maxsize=256)
-def _wrap(function: ScalarMap) -> Activation:
+def _wrap(given: ScalarMap) -> Activation:
     name = (
-        type(function).__name__
-        if isinstance(function, nn.Module)
-        else getattr(function, "__name__", type(function).__name__)
+        type(given).__name__
+        if isinstance(given, nn.Module)
+        else getattr(given, "__name__", type(given).__name__)
     )
+
+    function = Wrapped(given)
     _check_elementwise(function, name)
     kinks, jumps = _find_kinks(function)
     return Activation(
@@ -199,19 +243,21 @@ def _wrap(function: ScalarMap) -> Activation:
 def wrap_activation(function: ScalarMap) -> Activation:
     """An :class:`Activation` around any elementwise callable or module.
 
-    Its kinks and jumps on [−40, 40] are located by refinement; growth, range and Lipschitz constant stay
-    unknown (``None``): a finite number of evaluations proves none of them.
+    Its jumps and kinks on [−40, 40] are located by refinement, down to a jump of the second derivative; fainter
+    ones, as that of max(x, 0)³ at 0, are not seen, and integrals refine around them instead. Growth, range and
+    Lipschitz constant stay unknown (``None``): a finite number of evaluations proves none of them.
 
     Parameters
     ----------
     function
-        Maps a float64 tensor to one of the same shape, elementwise and deterministically. A module is used as
-        it is, parameters included.
+        Maps a float64 tensor to one of the same shape and dtype, elementwise and deterministically. A module
+        is copied as it is now, parameters included: training it further does not change the activation. A
+        callable is taken to mean the same function for ever, since what is computed from it is cached.
 
     Raises
     ------
     InvalidValueError
-        If the function is not elementwise.
+        If the function is not elementwise, or not in float64.
 
     Examples
     --------
@@ -219,11 +265,14 @@ def wrap_activation(function: ScalarMap) -> Activation:
     >>> wrap_activation(lambda x: torch.relu(x - 1) - torch.relu(-x)).kinks
     (0.0, 1.0)
     """
-    if isinstance(function, nn.Module) and any(p.dtype != torch.float64 for p in function.parameters()):
-        raise InvalidValueError(
-            f"{type(function).__name__} has parameters of a dtype other than float64, in which its integrals "
-            "are taken. Call .double() on a copy of it first."
-        )
+    if isinstance(function, nn.Module):
+        if any(p.dtype != torch.float64 for p in function.parameters()):
+            raise InvalidValueError(
+                f"{type(function).__name__} has parameters of a dtype other than float64, in which its integrals "
+                "are taken. Call .double() on a copy of it first."
+            )
+        # The copy is this call's own, so there is nothing to cache it under.
+        return _wrap.__wrapped__(copy.deepcopy(function).requires_grad_(False))
     try:
         return _wrap(function)
     except TypeError:  # an unhashable callable is simply not cached

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 from torch import Tensor, nn
@@ -51,7 +52,9 @@ class Elementwise(nn.Module):
         super().__init__()
         self.sigma: Activation = activation(sigma)
         self.scale = float(scale)
-        self.function = self.sigma.function if isinstance(self.sigma.function, nn.Module) else None
+        given = getattr(self.sigma.function, "given", None)
+        # ``sigma`` holds a frozen copy, for the theory; this one learns.
+        self.function = copy.deepcopy(given).requires_grad_(True) if isinstance(given, nn.Module) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
