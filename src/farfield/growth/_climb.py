@@ -8,7 +8,6 @@ node along the escape path that still grows, in random combinations of its entri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,9 +16,7 @@ from farfield.growth._horizon import chunks
 from farfield.growth._jet import Jet
 from farfield.growth._leading import lead
 from farfield.growth._rays import run_jets
-
-if TYPE_CHECKING:
-    from farfield.growth._witness import Search
+from farfield.growth._search import Search, unit
 
 __all__ = ["climb"]
 
@@ -36,12 +33,10 @@ def climb(search: Search, path: Sequence[str]) -> Iterator[Tensor]:
     path
         Nodes from the input to the output.
     """
-    from farfield.growth._witness import _normal, _split, _unit
-
-    flat = _unit(_normal(search, STARTS))
+    flat = unit(search.normal(STARTS))
 
     def jets(rows: Tensor, keep: Sequence[str]) -> dict[str, Jet]:
-        chunk = chunks(search.program, _split(search, rows), search.starts)[0]
+        chunk = chunks(search.program, search.split(rows), search.starts)[0]
         values, _ = run_jets(search.program, chunk, keep=keep)
         return {name: jet for name, jet in values.items() if isinstance(jet, Jet)}
 
@@ -68,7 +63,7 @@ def climb(search: Search, path: Sequence[str]) -> Iterator[Tensor]:
             if gradient is None or not bool(torch.isfinite(gradient).all()):
                 break
             size = 0.5 if step < STEPS // 2 else 0.15
-            rows = _unit(rows.detach() + size * _unit(gradient))
+            rows = unit(rows.detach() + size * unit(gradient))
         flat = rows.detach()
         yield flat
 

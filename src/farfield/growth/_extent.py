@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR, Level, Rate
+from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR, Rate
 
 __all__ = [
     "Extent",
@@ -305,8 +305,3 @@ def reciprocal(a: Extent, node: str) -> Extent:
 def ratio(a: Extent, b: Extent, node: str) -> Extent:
     """v/w as v·(1/w), so a positive denominator keeps the sides of the numerator."""
     return multiply(a, reciprocal(b, node), node)
-
-
-def level_of(a: Extent) -> Level:
-    """The kind of growth of the faster side."""
-    return a.rate.level

@@ -23,7 +23,6 @@ from farfield.growth._rays import LOWEST, run_jets
 __all__ = ["Horizon", "horizon"]
 
 INF = math.inf
-Model = nn.Module | ExportedProgram | Program | str | Path
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from farfield.growth._jet import ABOVE, TOLERANCE, UNTRACED, Jet, add, aligned, constant, scale, select
+from farfield.growth._jet import TOLERANCE, UNTRACED, Jet, add, aligned, constant, scale, select
 
 __all__ = ["Lead", "gap_to_winner", "lead", "maximum", "maximum_over", "minimum", "winner_over"]
 
@@ -162,8 +162,3 @@ def join(jets: list[Jet], dim: int) -> Jet:
 def spread_floor(floor: Tensor, dims: tuple[int, ...]) -> Tensor:
     """The highest floor along the given axes, kept with length 1: what a sum over them can claim."""
     return floor.amax(dims, keepdim=True) if dims and floor.ndim else floor
-
-
-def bounded_doubt(mask: Tensor) -> Tensor:
-    """Floor of a bounded value whose limit is unknown where the mask is true."""
-    return torch.where(mask, ABOVE, -INF).to(torch.float64)

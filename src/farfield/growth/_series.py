@@ -19,7 +19,6 @@ from farfield.growth._jet import (
     from_terms,
     multiply,
     select,
-    shift,
     split_power,
     unknown_like,
 )
@@ -168,13 +167,3 @@ def logarithm(jet: Jet, lowest: float) -> Jet:
             terms[LOG_STEP] = (torch.full_like(leading, whole), torch.zeros_like(error))
         result = select(mask, from_terms(terms, floor), result)
     return result.trimmed(lowest)
-
-
-def reciprocal(jet: Jet, lowest: float) -> Jet:
-    """1/v."""
-    return power(jet, -1.0, lowest)
-
-
-def shifted_logarithm(jet: Jet, lowest: float) -> Jet:
-    """log(1 + v)."""
-    return logarithm(shift(jet, 1.0), lowest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -197,15 +197,9 @@ def analyse(
                 found[name] = witness
         joint.append(_verdict(analysis, output, index, None, starts, evaluator, rng, paths, found))
         if single and analysis.alone:
-            alone.append(_renamed(joint[-1], next(iter(analysis.alone))))
+            alone.append(replace(joint[-1], input=next(iter(analysis.alone))))
     verdicts = (*joint, *alone)
     return GrowthReport(_overall(joint), verdicts, analysis)
-
-
-def _renamed(verdict: Verdict, name: str) -> Verdict:
-    from dataclasses import replace
-
-    return replace(verdict, input=name)
 
 
 def _overall(verdicts: Sequence[Verdict]) -> Status:

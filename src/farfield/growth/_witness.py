@@ -11,14 +11,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from farfield.graph import InputSpec, Program, SymbolicSize
 from farfield.growth._analysis import Analysis
+from farfield.growth._climb import climb
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._horizon import Horizon, follow, read
 from farfield.growth._jet import MASKED, Jet, monomial, split_power
 from farfield.growth._leading import lead
 from farfield.growth._paths import escape_path
 from farfield.growth._rate import Level
+from farfield.growth._search import Search, unit
 
 __all__ = ["Evidence", "Witness", "find_witness"]
 
@@ -29,9 +30,6 @@ FARTHEST = (1e12, 1e25, 1e50, 1e100)
 AGREEMENT = 1e-5
 """Largest relative difference allowed between the claimed and the measured rate."""
 HUGE = 1e280
-LARGE = 5_000_000
-"""Programs with more weights than this are first tried with two directions: almost any will do."""
-ASCENT_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,39 +117,6 @@ class Witness:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What a search for a witness needs: the program, where it starts from, and which inputs move."""
-
-    analysis: Analysis
-    starts: tuple[Tensor, ...]
-    moving: tuple[str, ...]
-    output: int
-    evaluator: Evaluator
-    generator: torch.Generator
-
-    @property
-    def program(self) -> Program:
-        """The program under study."""
-        return self.analysis.program
-
-    @property
-    def by_rows(self) -> bool:
-        """Every direction can be one row of a batch: its dynamic axis is the first axis of the output too."""
-        specs = [spec for spec in self.program.inputs if spec.name in self.moving]
-        first = {spec.shape[0] if spec.shape else None for spec in specs}
-        shape = self.program.node(self.program.outputs[self.output]).shape
-        return (
-            len(first) == 1
-            and isinstance(next(iter(first)), SymbolicSize)
-            and shape[:1] == (next(iter(first)),)
-        )
-
-    def row_shape(self, spec: InputSpec, start: Tensor) -> tuple[int, ...]:
-        """Shape of one direction of an input."""
-        return tuple(start.shape[1:]) if self.by_rows else tuple(start.shape)
-
-
 def find_witness(
     analysis: Analysis,
     starts: Sequence[Tensor],
@@ -200,7 +165,7 @@ def find_witness(
         fastest = _measured(search)
         if fastest is not None:
             return fastest
-    for candidates in (_first_guesses(search), _more_guesses(search)):
+    for candidates in (search.first_guesses(), search.more_guesses()):
         found = _best(search, candidates)
         if found is not None:
             return found
@@ -216,64 +181,10 @@ def _level(search: Search) -> Level:
     return extent.rate.level if extent.known else Level.SINGULAR
 
 
-def _size(search: Search) -> int:
-    return sum(math.prod(search.row_shape(s, t)) for s, t in _movers(search))
-
-
-def _movers(search: Search) -> list[tuple[InputSpec, Tensor]]:
-    pairs = zip(search.program.inputs, search.starts, strict=True)
-    return [(spec, start) for spec, start in pairs if spec.name in search.moving]
-
-
-def _split(search: Search, flat: Tensor) -> list[Tensor | None]:
-    """Rows of numbers as one direction per input."""
-    result: list[Tensor | None] = []
-    offset = 0
-    for spec, start in zip(search.program.inputs, search.starts, strict=True):
-        if spec.name not in search.moving:
-            result.append(None)
-            continue
-        shape = search.row_shape(spec, start)
-        count = math.prod(shape)
-        result.append(flat[:, offset : offset + count].reshape(flat.shape[0], *shape))
-        offset += count
-    return result
-
-
-def _unit(flat: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(flat, dim=-1, keepdim=True)
-    return flat / length.clamp_min(1e-300)
-
-
-def _normal(search: Search, count: int) -> Tensor:
-    return torch.randn(count, _size(search), generator=search.generator, dtype=torch.float64)
-
-
-def _first_guesses(search: Search) -> Tensor:
-    weights = sum(tensor.numel() for tensor in search.program.constants.values())
-    return _unit(_normal(search, 8 if weights < LARGE else 2))
-
-
-def _more_guesses(search: Search) -> Tensor:
-    size = _size(search)
-    pieces = [_normal(search, 48 if search.by_rows else 16), _normal(search, 16).sign()]
-    count = min(size, 32 if search.by_rows else 8)
-    axes = torch.randperm(size, generator=search.generator)[:count]
-    unit = torch.zeros(count, size, dtype=torch.float64)
-    unit[torch.arange(count), axes] = 1.0
-    pieces += [
-        unit,
-        -unit,
-        torch.ones(1, size, dtype=torch.float64),
-        -torch.ones(1, size, dtype=torch.float64),
-    ]
-    return _unit(torch.cat(pieces))
-
-
 def _best(search: Search, flat: Tensor) -> Witness | None:
     """The fastest growth among candidate directions, if evaluations confirm it."""
     with torch.no_grad():
-        jet, _ = follow(search.program, _split(search, flat), search.starts, search.output)
+        jet, _ = follow(search.program, search.split(flat), search.starts, search.output)
     seen = read(jet)
     for row, index in _ranked(seen):
         witness = confirm(search, flat[row : row + 1], index, _entry_of(jet, (row, *index)))
@@ -305,29 +216,6 @@ def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def _inputs_at(search: Search, flat: Tensor, radius: float) -> list[Tensor]:
-    """The model's inputs at λu: a batch of one row, or the whole input."""
-    tensors = []
-    for spec, start, u in zip(search.program.inputs, search.starts, _split(search, flat), strict=True):
-        if u is not None:
-            tensors.append(radius * u if search.by_rows else radius * u[0])
-        else:
-            held = start[:1] if search.by_rows and _batched(search, spec) else start
-            tensors.append(held.to(torch.float64) if held.is_floating_point() else held)
-    return tensors
-
-
-def _batched(search: Search, spec: InputSpec) -> bool:
-    """The input shares the batch axis of those that move."""
-    lead_axis = next(s.shape[0] for s in search.program.inputs if s.name in search.moving)
-    return bool(spec.shape) and spec.shape[0] == lead_axis
-
-
-def _entry(search: Search, flat: Tensor, index: tuple[int, ...], radius: float) -> float:
-    value = search.evaluator(_inputs_at(search, flat, radius), search.output)
-    return float(value[(0, *index)] if search.by_rows else value[index])
-
-
 def confirm(search: Search, flat: Tensor, index: tuple[int, ...], found: Jet | None = None) -> Witness | None:
     """A witness for one direction and entry, if the exact rate and the evaluations agree.
 
@@ -347,11 +235,11 @@ def confirm(search: Search, flat: Tensor, index: tuple[int, ...], found: Jet | N
 def _alone(search: Search, flat: Tensor) -> Jet:
     """The output's jet along one direction, as the only row of its batch."""
     starts = [
-        start[:1] if search.by_rows and _batched(search, spec) else start
+        start[:1] if search.shares_rows(spec) else start
         for spec, start in zip(search.program.inputs, search.starts, strict=True)
     ]
     with torch.no_grad():
-        return follow(search.program, _split(search, flat), starts, search.output)[0]
+        return follow(search.program, search.split(flat), starts, search.output)[0]
 
 
 def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -> Witness | None:
@@ -364,14 +252,14 @@ def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -
     radii = [r for r in (*RADII, *(FURTHER if whole > 0 else FARTHEST)) if r ** max(whole, 1.0) <= HUGE]
     evidence: list[Evidence] = []
     # All radii as one batch; if the rows of a batch should influence each other, once more one by one.
-    for values in (_entries(search, flat, index, radii), (_entry(search, flat, index, r) for r in radii)):
+    for values in (search.entries(flat, index, radii), (search.entry(flat, index, r) for r in radii)):
         evidence = _until_agreed(one, degree, slope, radii, values)
         if evidence:
             break
     if not evidence:
         return None
     names = [spec.name for spec in search.program.inputs]
-    parts = _split(search, flat)
+    parts = search.split(flat)
     directions = {name: u[0] for name, u in zip(names, parts, strict=True) if u is not None}
     held = tuple(name for name in names if name not in directions)
     return Witness(
@@ -400,21 +288,6 @@ def _until_agreed(
         if (radius >= RADII[-1] or radius == radii[-1]) and _agrees(jet, degree, slope, evidence):
             return evidence
     return []
-
-
-def _entries(search: Search, flat: Tensor, index: tuple[int, ...], radii: Sequence[float]) -> list[float]:
-    """One entry of the output at several radii, in one evaluation where rows of a batch are directions."""
-    if not search.by_rows:
-        return []
-    inputs = []
-    for spec, start, u in zip(search.program.inputs, search.starts, _split(search, flat), strict=True):
-        if u is not None:
-            inputs.append(torch.cat([radius * u for radius in radii]))
-        else:
-            held = start[:1].expand(len(radii), *start.shape[1:]) if _batched(search, spec) else start
-            inputs.append(held.to(torch.float64) if held.is_floating_point() else held)
-    values = search.evaluator(inputs, search.output)
-    return [float(row[index]) for row in values]
 
 
 def _entry_of(jet: Jet, index: tuple[int, ...]) -> Jet:
@@ -468,8 +341,6 @@ def _climb(search: Search) -> Witness | None:
     path = escape_path(search.analysis, name, moving)
     if path is None or not search.by_rows:
         return None
-    from farfield.growth._climb import climb
-
     for flat in climb(search, path.nodes):
         found = _best(search, flat)
         if found is not None:
@@ -479,7 +350,7 @@ def _climb(search: Search) -> Witness | None:
 
 def _measured(search: Search) -> Witness | None:
     """Growth faster than every power, by evaluation alone."""
-    for row in _unit(torch.cat([_normal(search, 8), _more_guesses(search)[-18:]])).unsqueeze(1):
+    for row in unit(torch.cat([search.normal(8), search.more_guesses()[-18:]])).unsqueeze(1):
         witness = _exponential_along(search, row)
         if witness is not None:
             return witness
@@ -489,7 +360,7 @@ def _measured(search: Search) -> Witness | None:
 def _exponential_along(search: Search, flat: Tensor) -> Witness | None:
     radius, table = 0.5, []
     while radius < 1e6:
-        value = search.evaluator(_inputs_at(search, flat, radius), search.output)
+        value = search.evaluator(search.inputs_at(flat, radius), search.output)
         row = value[0] if search.by_rows else value
         if not bool(torch.isfinite(row).all()):
             break
@@ -507,12 +378,12 @@ def _exponential_along(search: Search, flat: Tensor) -> Witness | None:
     if not (steps[0] > 8.0 and rising and logs[-1] > 100.0):
         return None
     names = [spec.name for spec in search.program.inputs]
-    parts = _split(search, flat)
+    parts = search.split(flat)
     directions = {n: u[0] for n, u in zip(names, parts, strict=True) if u is not None}
     evidence = tuple(
         Evidence(r, float(v[entry]), math.log(max(abs(float(v[entry])), 1e-300)) / r) for r, v in table
     )
-    shape = search.evaluator(_inputs_at(search, flat, 1.0), search.output).shape
+    shape = search.evaluator(search.inputs_at(flat, 1.0), search.output).shape
     return Witness(
         directions,
         evidence[-1].ratio,
