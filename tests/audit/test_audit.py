@@ -70,7 +70,9 @@ def test_the_root_name_is_callable_whatever_was_imported_first():
         "assert ff.audit.rule('FF001').code == 'FF001'\n"
     )
     for first in ("farfield", "farfield.audit", "farfield.audit.rules"):
-        done = subprocess.run([sys.executable, "-c", code.format(first=first)], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(first=first)], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
 
 

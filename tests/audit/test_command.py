@@ -39,7 +39,11 @@ def folder(tmp_path):
 
 def run(folder, *words):
     return subprocess.run(
-        [sys.executable, "-m", "farfield", "audit", *words], cwd=folder, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "farfield", "audit", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 

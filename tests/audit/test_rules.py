@@ -19,7 +19,9 @@ def check_rule(item):
         torch.manual_seed(0)
         bad, bad_inputs = item.triggers()
         good, good_inputs = item.passes()
-    fired = next(r for r in audit(bad.eval(), bad_inputs, rays=0, codes=[item.code]).results if r.code == item.code)
+    fired = next(
+        r for r in audit(bad.eval(), bad_inputs, rays=0, codes=[item.code]).results if r.code == item.code
+    )
     assert fired.outcome is Outcome.FAILED, f"{item.code} does not fire on its own example: {fired.outcome}"
     for finding in fired.findings:
         assert finding.code == item.code
@@ -27,8 +29,12 @@ def check_rule(item):
         assert len(finding.action) > 20
         assert finding.place.module_path or finding.place.node
         json.dumps(dict(finding.evidence), allow_nan=True)
-    quiet = next(r for r in audit(good.eval(), good_inputs, rays=0, codes=[item.code]).results if r.code == item.code)
-    assert quiet.outcome in (Outcome.PASSED, Outcome.NOT_APPLICABLE), f"{item.code} fires on its counter-example"
+    quiet = next(
+        r for r in audit(good.eval(), good_inputs, rays=0, codes=[item.code]).results if r.code == item.code
+    )
+    assert quiet.outcome in (Outcome.PASSED, Outcome.NOT_APPLICABLE), (
+        f"{item.code} fires on its counter-example"
+    )
     assert not quiet.findings
     assert quiet.reason
 
@@ -115,7 +121,12 @@ def test_float32_guarantee_reaches_far_and_says_how_far():
 
 def test_multiple_batch_norms_are_one_finding():
     model = nn.Sequential(
-        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)
+        nn.Linear(6, 16),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Linear(16, 16),
+        nn.BatchNorm1d(16),
+        nn.Linear(16, 1),
     )
     findings = [f for f in ff.audit(model.eval(), (torch.zeros(2, 6),), rays=0).findings if f.code == "FF003"]
     assert len(findings) == 1 and "1 more" in findings[0].message

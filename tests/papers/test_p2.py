@@ -8,7 +8,7 @@ import torch
 from farfield.errors import UnknownNameError
 from farfield.geometry import gram, normalized_gram
 from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
-from farfield.papers._experiment import Experiment, Outcome, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome
 from farfield.papers.p2 import _simulation as simulation
 from farfield.papers.p2 import fig5, figC2
 from farfield.papers.p2._simulation import Layering, band, degenerate_input, simulate
@@ -52,7 +52,7 @@ def test_a_stored_result_is_kept_only_if_settings_and_seed_agree(tmp_path):
 
     def run(*, progress, seed, size):
         runs.append((seed, size))
-        return Outcome((Verdict("c", True, "m"),), {"seed": seed})
+        return Outcome((ClaimVerdict("c", True, "m"),), {"seed": seed})
 
     first = Experiment("p9.x", "d", {"size": 1}, run)
     for _ in range(2):

@@ -7,6 +7,7 @@ input (that is certify's), renders a report, or changes a model.
 
 from __future__ import annotations
 
+from farfield.growth import _extent as extents
 from farfield.growth import rules as rules
 from farfield.growth._analysis import Analysis, analyse_growth
 from farfield.growth._extent import Extent, Reason
@@ -57,6 +58,7 @@ __all__ = [
     "bounding_cut",
     "escape_path",
     "escape_paths",
+    "extents",
     "find_witness",
     "growth_rule_names",
     "horizon",

@@ -143,7 +143,7 @@ def register_growth_rule(op: str, rule: GrowthRule) -> GrowthRule:
     """Say how an operator grows; the last registration counts.
 
     The rule must be sound: what it returns has to hold for every value its operands may take according to
-    their extents. Use the functions on extents (``add``, ``multiply``, ``interval``, …), which are.
+    their extents. The functions in ``farfield.growth.extents`` (``add``, ``multiply``, ``interval``, …) are.
 
     Parameters
     ----------

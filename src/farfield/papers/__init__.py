@@ -6,13 +6,13 @@ reproduce``. May import: everything below. Never: hard-codes a result it claims 
 
 from __future__ import annotations
 
-from farfield.papers._experiment import Experiment, Outcome, Verdict, run_experiment
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, run_experiment
 from farfield.papers._index import experiment, experiment_names, experiment_titles
 
 __all__ = [
+    "ClaimVerdict",
     "Experiment",
     "Outcome",
-    "Verdict",
     "experiment",
     "experiment_names",
     "experiment_titles",

@@ -13,14 +13,14 @@ from farfield._typing import JSON
 from farfield.report import Figure, Table, save_figure
 from farfield.report._data import plain
 
-__all__ = ["Experiment", "Outcome", "Progress", "Verdict", "run_experiment"]
+__all__ = ["ClaimVerdict", "Experiment", "Outcome", "Progress", "run_experiment"]
 
 Progress = Callable[[int, int], None]
 """Called as ``progress(done, total)`` while an experiment runs."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """One claim, whether it holds here, and the measurement that says so.
 
     Parameters
@@ -50,7 +50,7 @@ class Verdict:
 class Outcome:
     """What a run found: figure, table, the numbers behind them, verdicts."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ClaimVerdict, ...]
     numbers: dict[str, Any]
     figure: Figure | None = None
     table: Table | None = None

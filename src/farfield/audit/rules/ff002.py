@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Rule, Verdict
-from farfield.growth import Verdict as GrowthVerdict
+from farfield.audit.rules import Judgement, Rule
+from farfield.growth import Verdict
 
 __all__ = ["RULE"]
 
@@ -31,7 +31,7 @@ class Residual(nn.Module):
         return out
 
 
-def check(context: Context) -> Verdict:
+def check(context: Context) -> Judgement:
     """Fires for every escape path that bypasses a norm standing between the same input and output."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm to bypass"
@@ -66,7 +66,7 @@ def check(context: Context) -> Verdict:
     return Outcome.PASSED, (), "every path from input to output is cut"
 
 
-def _beside(context: Context, verdict: GrowthVerdict) -> Finding | None:
+def _beside(context: Context, verdict: Verdict) -> Finding | None:
     """A norm on the way of one input only, another joining after it (an action beside normed features)."""
     if not verdict.paths:
         return None

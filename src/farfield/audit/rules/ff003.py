@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Rule, Verdict
+from farfield.audit.rules import Judgement, Rule
 
 __all__ = ["RULE"]
 
 
-def check(context: Context) -> Verdict:
+def check(context: Context) -> Judgement:
     """Fires for BatchNorms that growth passes through."""
     layers = context.program.find("batch_norm")
     if not layers:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Rule, Verdict
+from farfield.audit.rules import Judgement, Rule
 from farfield.graph import Node
 
 __all__ = ["RULE", "normalised_size"]
@@ -47,7 +47,7 @@ def normalised_size(node: Node, operand: Node) -> int | None:
 _CENTRES = ("layer_norm", "group_norm", "instance_norm")
 
 
-def check(context: Context) -> Verdict:
+def check(context: Context) -> Judgement:
     """Fires for a centring norm over at most two numbers, or any norm over one."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Rule, Verdict
+from farfield.audit.rules import Judgement, Rule
 from farfield.graph import OpaqueNodeError
 from farfield.growth import Status
 
@@ -62,7 +62,7 @@ def float_horizon(context: Context) -> float | None:
     return math.inf
 
 
-def check(context: Context) -> Verdict:
+def check(context: Context) -> Judgement:
     """Fires when the guarantee ends before 10¹², or when a norm has ε = 0."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm"

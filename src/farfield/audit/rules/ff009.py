@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Rule, Verdict
+from farfield.audit.rules import Judgement, Rule
 from farfield.audit.rules.ff004 import normalised_size
 
 __all__ = ["RULE"]
@@ -16,7 +16,7 @@ _LOW = 32
 """Raw inputs with more features than this (images, embeddings) usually carry their meaning in directions."""
 
 
-def check(context: Context) -> Verdict:
+def check(context: Context) -> Judgement:
     """Fires for a norm whose operand is a model input as it came, with at most 32 features."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm"

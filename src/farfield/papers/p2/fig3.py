@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from farfield.geometry import gram, predict_gap
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, chance_level, measured, simulate
 from farfield.report import Figure, Panel, Series
 
@@ -66,30 +66,30 @@ def run(
         over_printed = int((middle > printed).sum())
         excess = (torch.log(trace.gap) - torch.log(theory + chance)).mean(0).abs().max()
         verdicts += [
-            Verdict(
+            ClaimVerdict(
                 f"{name}: the corrected bound of Theorem 4 is above the mean-field gap at every layer of every run",
                 above == 0,
                 f"{above} of {theory.numel()} points above; beyond the first gap it says something from layer "
                 f"{informative} on",
             ),
-            Verdict(
+            ClaimVerdict(
                 f"{name}: at width {width} the measured gap is nowhere above that bound by more than its 95% band",
                 band_above == 0,
                 f"{band_above} of {depth + 1} layers",
             ),
-            Verdict(
+            ClaimVerdict(
                 f"{name}: the curve as printed, C = 1, is above the measured gap at every layer",
                 over_printed == 0,
                 f"the mean gap exceeds it at {over_printed} of {depth + 1} layers",
                 expected=False,
             ),
-            Verdict(
+            ClaimVerdict(
                 f"{name}: width {width} follows the mean field plus its chance level, within 25% on average",
                 float(excess) < math.log(1.25),
                 f"largest mean log-ratio {float(excess):.3f}; gap at layer {depth}: {float(middle[-1]):.3g} "
                 f"[{float(low[-1]):.3g}, {float(high[-1]):.3g}], mean field {float(predicted[-1]):.3g}",
             ),
-            Verdict(
+            ClaimVerdict(
                 f"{name}: the gap after {depth} layers is below a tenth of the gap at the input",
                 float(middle[-1]) < 0.1 * start,
                 f"{start:.3g} → {float(middle[-1]):.3g}",

@@ -5,7 +5,7 @@ Run: ``farfield reproduce p2.fig4``
 
 from __future__ import annotations
 
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -26,18 +26,18 @@ def run(
     floor = (n - 1) / (2 * width)
     early = min(6, depth)
     verdicts = (
-        Verdict(
+        ClaimVerdict(
             "a linear network with LayerNorm keeps its gap: last layer within 10% of the first",
             abs(float(linear[-1]) / float(linear[0]) - 1.0) < 0.1,
             f"{float(linear[0]):.3g} → {float(linear[-1]):.3g}",
         ),
-        Verdict(
+        ClaimVerdict(
             f"He₂ and He₃ lose 99% of it within {early} layers",
             max(float(second[early]), float(third[early])) <= 0.01 * float(linear[0]),
             f"after {early} layers: He₂ {float(second[early]):.3g}, He₃ {float(third[early]):.3g}, "
             f"chance level (n−1)/2d = {floor:.3g}",
         ),
-        Verdict(
+        ClaimVerdict(
             "the higher degree is the faster: He₃ below He₂ after one layer",
             float(third[1]) < float(second[1]),
             f"after one layer: He₂ {float(second[1]):.3g}, He₃ {float(third[1]):.3g}",

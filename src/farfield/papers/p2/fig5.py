@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farfield.gaussian import mean_field_constants
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -49,7 +49,7 @@ def run(
         offset = mean_field_constants(name)[0]
         if offset == 0.0:
             verdicts.append(
-                Verdict(
+                ClaimVerdict(
                     f"{name} (mean zero): centring makes no difference, within 10% at layer {depth}",
                     abs(a / b - 1.0) < 0.1,
                     f"with {a:.3g}, without {b:.3g}",
@@ -57,7 +57,7 @@ def run(
             )
         else:
             verdicts.append(
-                Verdict(
+                ClaimVerdict(
                     f"{name} (mean {offset:.3g}): without centring the gap at layer {depth} is over 5 times larger",
                     b >= 5.0 * a,
                     f"with {a:.3g}, without {b:.3g}",

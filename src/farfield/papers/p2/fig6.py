@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -51,7 +51,7 @@ def run(
         lost = bool((~torch.isfinite(last)).any())
         b = float("inf") if lost else float(band(without)[0][-1])
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 f"{name}: without projection the gap at layer {depth} is larger, or the network over- or underflows",
                 lost or b > a,
                 f"with {a:.3g}, without {'lost (not finite)' if lost else f'{b:.3g}'}",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -50,7 +50,7 @@ def run(
         ratio = torch.log(layer) - torch.log(constant)
         worst = float(ratio.mean(0).abs().max())
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 f"{name}: centring by c₀ gives the gap of centring by the mean within a factor 1.5 at every layer",
                 worst < math.log(1.5),
                 f"largest factor over layers {math.exp(worst):.3f}, while the gap falls by a factor "

@@ -11,7 +11,7 @@ import torch
 
 from farfield.gaussian import isometry_strength
 from farfield.geometry import gram, mean_field_gaps
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, chance_level, measured, simulate
 from farfield.report import Figure, Panel, Series
 
@@ -66,12 +66,12 @@ def run(
     table = "; ".join(f"{w}: {a:.2f} / {b:.2f}" for w, a, b in pairs)
     narrow = [(w, a, b) for w, a, b in pairs if w <= 1000]
     verdicts = (
-        Verdict(
+        ClaimVerdict(
             "up to width 1000, projection by statistics ends nearer the mean field than by a constant",
             all(a < b for _, a, b in narrow),
             f"root mean square log-deviation at layer {depth}, statistics / constant: {table}",
         ),
-        Verdict(
+        ClaimVerdict(
             "the constant's deviation falls with width",
             drift["constant"][-1] < drift["constant"][0],
             f"from {drift['constant'][0]:.2f} at width {widths[0]} to {drift['constant'][-1]:.2f} at {widths[-1]}",

@@ -11,7 +11,7 @@ import torch
 
 from farfield.gaussian import activation, isometry_strength, mean_reduced_dual, moments
 from farfield.geometry import correlation_contraction
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.report import Figure, Panel, Series
 
 
@@ -27,14 +27,14 @@ def run(*, progress: Progress, seed: int, activations: Sequence[str], points: in
         over = float((kernel - rho).max())
         slack = float((correlation_contraction(rho, isometry_strength(sigma)) - kernel).min())
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 f"{name}: σ̄(ρ)/σ̄(1) is convex on [0, 1] and at most ρ",
                 bend >= -1e-12 and over <= 1e-12,
                 f"smallest second difference {bend:.1e}, largest excess over ρ {over:.1e}",
             )
         )
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 f"{name}: it is at most (2−β)ρ + (β−1)ρ² (Lemma B.3)",
                 slack >= -1e-12,
                 f"smallest slack {slack:.1e}",

@@ -11,7 +11,7 @@ import torch
 
 from farfield.gaussian import isometry_strength
 from farfield.geometry import gram, lyapunov, mean_field_step
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel, Series
 
@@ -60,12 +60,12 @@ def run(
             )
         )  # fmt: skip
         verdicts += [
-            Verdict(
+            ClaimVerdict(
                 f"{name}: in the mean field γ stays below γ₀β^−ℓ at every layer of every run",
                 over == 0,
                 f"{over} of {theory.numel()} points above",
             ),
-            Verdict(
+            ClaimVerdict(
                 f"{name}: at width {width} γ is nowhere above γ₀β^−ℓ by more than its 95% band",
                 over_finite == 0,
                 f"{over_finite} of {depth + 1} layers",

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -56,12 +56,12 @@ def run(
         )
         if max(betas) - min(betas) < 1e-9:
             spread = max(middles) / min(middles) - 1.0
-            verdicts.append(Verdict(f"{name}: the gain makes no difference (1e-9)", spread < 1e-9, text))
+            verdicts.append(ClaimVerdict(f"{name}: the gain makes no difference (1e-9)", spread < 1e-9, text))
         else:
             order = [m for _, m in sorted(zip(betas, middles, strict=True))]
             decreasing = all(a > b for a, b in itertools.pairwise(order))
             verdicts.append(
-                Verdict(f"{name}: the larger β, the smaller the gap after {at} layers", decreasing, text)
+                ClaimVerdict(f"{name}: the larger β, the smaller the gap after {at} layers", decreasing, text)
             )
         numbers[name] = {"beta": betas, "gap": [band(t.gap)[0].tolist() for t in mine]}
     caption = f"n = {n}, width {width}, LayerNorm after the activation, {runs} runs, 95% bands."

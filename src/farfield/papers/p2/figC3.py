@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.report import Figure, Panel, Series
 
 # lim β as α → ∞: a saturating activation becomes a step, sin and exp lose their linear part.
@@ -32,7 +32,7 @@ def run(
             rising = all(b >= a - 1e-12 for a, b in itertools.pairwise(betas))
             end = isometry_strength(name, gain=_reach(name, far))
             verdicts.append(
-                Verdict(
+                ClaimVerdict(
                     f"{name}: β rises with the gain, from 1 towards {_LIMITS[name]:.4f}",
                     rising and abs(small - 1.0) < 1e-3 and abs(end - _LIMITS[name]) < 5e-3,
                     f"β({1e-3:g}) = {small:.6f}, β({_reach(name, far):g}) = {end:.6f}, monotone: {rising}",
@@ -43,7 +43,7 @@ def run(
         relu = isometry_strength("relu")
         end = isometry_strength("selu", gain=far)
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 f"selu: β tends to ReLU's {relu:.4f} for large gain (its negative part saturates)",
                 abs(end - relu) < 2e-2,
                 f"β({far:g}) = {end:.6f}",

@@ -5,7 +5,7 @@ Run: ``farfield reproduce p2.order``
 
 from __future__ import annotations
 
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -31,7 +31,7 @@ def run(
         activation, "layer ℓ", "isometry gap −log I",
         (measured("x ← LN(σ(Wx))", post.gap, 0), measured("x ← σ(LN(Wx))", pre.gap, 1)), y_scale="log",
     )  # fmt: skip
-    verdict = Verdict(
+    verdict = ClaimVerdict(
         f"normalising after the activation ends with a gap at least 5 times smaller after {depth} layers",
         5.0 * a <= b,
         f"LN after σ: {a:.3g}; σ after LN: {b:.3g}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -33,12 +33,12 @@ def run(
     starts = {a: float(band(t.gap)[0][0]) for a, t in zip(activations, traces, strict=True)}
     text = ", ".join(f"{a}: {starts[a]:.3g} → {ends[a]:.3g}" for a in activations)
     verdicts = (
-        Verdict(
+        ClaimVerdict(
             "SELU keeps its scale and ReLU does not care for it: their gaps fall without any projection",
             max(ends["selu"] / starts["selu"], ends["relu"] / starts["relu"]) < 1.0,
             text,
         ),
-        Verdict(
+        ClaimVerdict(
             "tanh does not: its scale shrinks until it acts linearly, and its gap ends above SELU's",
             ends["tanh"] > ends["selu"],
             text,

@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.report import Table
 
 CLOSED_FORMS: Final[dict[str, tuple[str, float]]] = {
@@ -44,12 +44,12 @@ def run(*, progress: Progress, seed: int, tolerance: float) -> Outcome:
     in_range = all(1.0 <= row[2] <= 2.0 for row in rows)
     return Outcome(
         verdicts=(
-            Verdict(
+            ClaimVerdict(
                 f"every closed form equals its quadrature to {tolerance:g}",
                 worst <= tolerance,
                 f"largest difference {worst:.1e} over {len(CLOSED_FORMS)} activations",
             ),
-            Verdict(
+            ClaimVerdict(
                 "every isometry strength lies in [1, 2]",
                 in_range,
                 f"from {rows[0][2]:.4f} to {rows[-1][2]:.4f}",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import Experiment, Outcome, Progress, Verdict
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.report import Table
 
 
@@ -46,7 +46,7 @@ def run(*, progress: Progress, seed: int, gains: Sequence[float], tolerance: flo
     columns = ("activation", "closed form of β", *(f"α = {a:g}" for a in gains), "largest difference")
     return Outcome(
         verdicts=(
-            Verdict(
+            ClaimVerdict(
                 f"the closed forms under gain equal quadrature to {tolerance:g}",
                 worst <= tolerance,
                 f"largest difference {worst:.1e} over {len(gains)} gains",
