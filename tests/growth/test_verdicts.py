@@ -128,12 +128,25 @@ def test_witness_is_confirmed_by_the_module_itself() -> None:
         (lambda x: torch.sqrt(1 + x.abs()), 0.5, 0.0),
         (lambda x: torch.log1p(x.abs()), 0.0, 1.0),
         (lambda x: x * torch.log1p(x.abs()), 1.0, 1.0),
+        (lambda x: ((((1 + x**2) ** 2) ** 2) ** 2) ** 2 * x, 33.0, 0.0),
+        (lambda x: (((1 + x**2) ** 4) ** 4) ** 3, 96.0, 0.0),
     ],
 )
 def test_rates_of_witnesses(function: Callable[[Tensor], Tensor], degree: float, logarithms: float) -> None:
     witness = analyse(Plain(function), (X,), generator=generator()).witness
     assert witness is not None
     assert (witness.degree, witness.logarithms) == (degree, logarithms)
+
+
+def test_a_degree_that_cannot_be_represented_is_not_guessed() -> None:
+    def function(x: Tensor) -> Tensor:
+        for _ in range(9):
+            x = x * x + 1
+        return x
+
+    report = analyse(Plain(function), (X,), generator=generator())
+    assert report.verdict().growth.degree == 512.0
+    assert report.status is Status.UNKNOWN
 
 
 def test_exponential_growth_is_measured_and_says_so() -> None:

@@ -38,6 +38,10 @@ MASK = 1e30
 """Constants at least this large stand for infinity."""
 MASKED = 512.0
 """The power that stands for infinity."""
+HIGHEST = 128.0
+"""Powers above this are not followed."""
+MOST_POWERS = 40
+"""Of one jet; the lowest are dropped into the floor."""
 UNTRACED = -1
 """Origin of an entry that is not known to be a copy of anything."""
 INF = math.inf
@@ -118,19 +122,25 @@ class Jet:
         return replace(self, floor=torch.maximum(old, new), origin=origin)
 
     def trimmed(self, lowest: float) -> Jet:
-        """Without powers below ``lowest`` or below every floor, and without powers that vanish identically."""
-        floor, keep = self.floor, []
+        """Without powers below ``lowest`` or below every floor, and without powers that vanish identically.
+
+        Of more than ``MOST_POWERS`` the lowest go too; an entry that reaches a power above ``HIGHEST`` is lost.
+        """
+        floor = self.floor
         with torch.no_grad():
             least = float(floor.min()) if floor.numel() else -INF
-            for k, power in enumerate(self.powers):
-                alive = bool((self.values[k] != 0).any()) or bool((self.errors[k] != 0).any())
-                if not alive or power < least:
-                    continue
-                if power >= lowest:
+            alive = [k for k, p in enumerate(self.powers) if p >= least and bool(self._moves(k).any())]
+            if len(alive) > MOST_POWERS:
+                lowest = max(lowest, self.powers[alive[MOST_POWERS - 1]])
+            keep = []
+            for k in alive:
+                power = self.powers[k]
+                if HIGHEST < power < MASKED - HIGHEST:
+                    floor = torch.where(self._moves(k), INF, floor.expand(self.shape))
+                elif power >= lowest:
                     keep.append(k)
                 else:
-                    lost = (self.values[k] != 0) | (self.errors[k] != 0)
-                    floor = torch.where(lost & (floor < lowest), lowest, floor.expand(self.shape))
+                    floor = torch.where(self._moves(k) & (floor < lowest), lowest, floor.expand(self.shape))
         if len(keep) == len(self.powers) and floor is self.floor:
             return self
         if not keep:
@@ -138,6 +148,10 @@ class Jet:
             return Jet((0.0,), nothing, torch.zeros_like(self.errors[:1]), floor, self.origin)
         powers = tuple(self.powers[k] for k in keep)
         return Jet(powers, self.values[keep], self.errors[keep], floor, self.origin)
+
+    def _moves(self, k: int) -> Tensor:
+        """Entries whose k-th coefficient is not exactly 0."""
+        return (self.values[k] != 0) | (self.errors[k] != 0)
 
     def evaluate(self, scale: float) -> Tensor:
         """The sum at λ = ``scale``, remainder left out."""

@@ -15,10 +15,10 @@ from farfield.growth._analysis import Analysis
 from farfield.growth._climb import climb
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._horizon import Horizon, follow, read
-from farfield.growth._jet import MASKED, Jet, monomial, split_power
+from farfield.growth._jet import HIGHEST, MASKED, Jet, monomial, split_power
 from farfield.growth._leading import lead
 from farfield.growth._paths import escape_path
-from farfield.growth._rate import Level
+from farfield.growth._rate import SINGULAR, Level, Rate
 from farfield.growth._search import Search, unit
 
 __all__ = ["Evidence", "Witness", "find_witness"]
@@ -29,7 +29,8 @@ FARTHEST = (1e12, 1e25, 1e50, 1e100)
 """A logarithm needs larger numbers to show itself."""
 AGREEMENT = 1e-5
 """Largest relative difference allowed between the claimed and the measured rate."""
-HUGE = 1e280
+LARGEST_EXPONENT = 280.0
+"""Decimal exponent of the largest numbers looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +162,13 @@ def find_witness(
     )
     if not names:
         return None
-    if _level(search) == Level.EXPONENTIAL:
+    rate = _allowed(search)
+    if rate.level == Level.EXPONENTIAL:
         fastest = _measured(search)
         if fastest is not None:
             return fastest
+    if rate.degree > HIGHEST:
+        return None  # no jet follows such powers
     for candidates in (search.first_guesses(), search.more_guesses()):
         found = _best(search, candidates)
         if found is not None:
@@ -172,13 +176,13 @@ def find_witness(
     return _climb(search)
 
 
-def _level(search: Search) -> Level:
-    """The kind of growth that the analysis allows."""
-    moving = (
-        search.moving[0] if len(search.moving) == 1 and search.moving[0] in search.analysis.alone else None
+def _allowed(search: Search) -> Rate:
+    """The fastest growth that the analysis allows."""
+    alone = len(search.moving) == 1 and search.moving[0] in search.analysis.alone
+    extent = search.analysis.extent(
+        search.program.outputs[search.output], search.moving[0] if alone else None
     )
-    extent = search.analysis.extent(search.program.outputs[search.output], moving)
-    return extent.rate.level if extent.known else Level.SINGULAR
+    return extent.rate if extent.known else SINGULAR
 
 
 def _best(search: Search, flat: Tensor) -> Witness | None:
@@ -249,7 +253,7 @@ def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -
         return None
     slope = float(one.at(degree))
     whole, logs = split_power(degree)
-    radii = [r for r in (*RADII, *(FURTHER if whole > 0 else FARTHEST)) if r ** max(whole, 1.0) <= HUGE]
+    radii = _radii(whole)
     evidence: list[Evidence] = []
     # All radii as one batch; if the rows of a batch should influence each other, once more one by one.
     for values in (search.entries(flat, index, radii), (search.entry(flat, index, r) for r in radii)):
@@ -274,6 +278,14 @@ def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -
         "jet",
         search.evaluator.source,
     )
+
+
+def _radii(degree: float) -> list[float]:
+    """Radii to confirm at: as far as numbers of this degree can be represented."""
+    reach = LARGEST_EXPONENT / max(degree, 1.0)
+    if reach < math.log10(RADII[-1]):
+        return [10.0 ** (reach * k / len(RADII)) for k in range(1, len(RADII) + 1)]
+    return [r for r in (*RADII, *(FURTHER if degree > 0 else FARTHEST)) if math.log10(r) <= reach]
 
 
 def _until_agreed(
@@ -317,7 +329,9 @@ def _agrees(jet: Jet, degree: float, slope: float, evidence: Sequence[Evidence])
     follows = [
         p for p, c in zip(jet.powers, jet.values, strict=True) if floor <= p < degree and float(c) != 0.0
     ]
-    swift = split_power(degree)[1] == 0.0 and max([*follows, floor]) <= degree - 0.5
+    # A degree so high that 1e8 to its power cannot be represented is confirmed nearer, with its lower terms.
+    near = last.radius < RADII[-1]
+    swift = split_power(degree)[1] == 0.0 and max([*follows, floor]) <= degree - 0.5 and not near
     if abs(last.ratio - slope) <= AGREEMENT * abs(slope):
         return True
     if swift and degree.is_integer():
