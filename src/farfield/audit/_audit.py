@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from farfield._provenance import provenance
-from farfield.audit._context import Context
+from farfield.audit._context import Context, one_row
 from farfield.audit._result import Audit
 from farfield.audit.rules import run_rules
 from farfield.graph import OpaqueNodeError, Program, capture
@@ -117,12 +117,12 @@ def _rays(
     empty: dict[str, Any] = {"output": "", "radii": [], "series": []}
     radii = [10.0 ** (k / 4.0) for k in range(-4, 25)]
     moving = [s.kind == "real" for s in program.inputs]
-    if count == 0 or not any(moving) or len(inputs) != len(program.inputs) or program.capture == "modules":
+    first = one_row(program, inputs)
+    if count == 0 or not any(moving) or first is None or program.capture == "modules":
         return empty
     source = torch.Generator().manual_seed(1) if generator is None else generator
     witness = report.witness
     series: list[dict[str, Any]] = []
-    first = [t[:1] if t.dim() else t for t in inputs]
     for k in range(count + (witness is not None)):
         direction = [
             torch.randn(t.shape, generator=source, dtype=torch.float64) if move else None
@@ -132,7 +132,7 @@ def _rays(
         if witness is not None and k == count:
             label = "witness"
             direction = [
-                witness.directions[s.name].reshape(t.shape).double() if s.name in witness.directions else None
+                witness.directions[s.name].double().expand(t.shape) if s.name in witness.directions else None
                 for s, t in zip(program.inputs, first, strict=True)
             ]
         length = math.sqrt(sum(float(d.square().sum()) for d in direction if d is not None)) or 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,23 @@ from farfield.audit._result import Place
 from farfield.graph import Node, Program
 from farfield.growth import BOUNDING_NORMS, EscapePath, GrowthReport, Status, Verdict
 
-__all__ = ["BOUNDING_NORMS", "CARRIERS", "Context"]
+__all__ = ["BOUNDING_NORMS", "CARRIERS", "Context", "one_row"]
 
 CARRIERS = frozenset({
     "identity", "reshape", "permute", "expand", "squeeze", "unsqueeze", "cast", "getitem", "dropout", "slice",
     "select", "split", "chunk", "unbind", "repeat", "flip", "roll", "cat", "stack",
 })  # fmt: skip
 """Operators that only move entries about."""
+
+
+def one_row(program: Program, inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+    """Inputs cut to their first row where the program's batch axis is dynamic, whole where it is fixed."""
+    if len(inputs) != len(program.inputs):
+        return None
+    return tuple(
+        t[:1] if t.dim() and isinstance(s.shape[0], str) else t
+        for t, s in zip(inputs, program.inputs, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,10 @@ class Context:
             elif node.role != "constant":
                 return ()
         return tuple(dict.fromkeys(found))
+
+    def one_row(self) -> tuple[Tensor, ...] | None:
+        """The example inputs cut to one row each where the program leaves the batch free; None if they do not fit."""
+        return one_row(self.program, self.inputs)
 
     def real_inputs(self) -> Iterator[str]:
         """Names of the inputs that can take any real value."""

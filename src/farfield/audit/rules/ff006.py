@@ -28,8 +28,8 @@ def float_horizon(context: Context) -> float | None:
     if model is None or program.capture == "modules":
         return None
     source = torch.Generator().manual_seed(2)
-    first = [t[:1] if t.dim() else t for t in context.inputs]
-    if len(first) != len(program.inputs):
+    first = context.one_row()
+    if first is None:
         return None
     real = [s.kind == "real" for s in program.inputs]
     direction = [
