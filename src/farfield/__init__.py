@@ -1,7 +1,7 @@
 """farfield: know, prove and fix what a neural network does far from its training data.
 
-Holds the public names, each loaded on first use: ``import farfield`` itself imports neither torch nor any
-optional dependency. May import everything below it, lazily. Never computes.
+Holds: the public names, each loaded on first use, so that ``import farfield`` itself imports neither torch nor
+any optional dependency. May import: every package below, lazily. Never: computes.
 """
 
 from __future__ import annotations

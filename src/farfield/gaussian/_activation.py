@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -156,3 +156,10 @@ class Activation:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.function(x)
+
+    # A value is never copied: a copied network shares it, and what was computed from it stays cached.
+    def __copy__(self) -> Activation:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Activation:
+        return self

@@ -46,7 +46,7 @@ def _angle(rho: Tensor) -> Tensor:
     return 2.0 * torch.atan2(torch.sqrt((1.0 - rho).clamp(min=0)), torch.sqrt((1.0 + rho).clamp(min=0)))
 
 
-IDENTITY = ClosedForm(dual=_covariance)
+IDENTITY = ClosedForm(dual=_covariance, reduced=_covariance)
 
 STEP = ClosedForm(
     dual=lambda rho, q1, q2: (math.pi - _angle(rho)) / _TWO_PI + 0.0 * _scale(q1, q2),

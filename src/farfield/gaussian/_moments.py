@@ -52,8 +52,14 @@ class Moments:
         """Standard deviation of σ(√q z): what mean-field projection divides by."""
         return math.sqrt(self.variance)
 
+    @property
+    def constant(self) -> bool:
+        """Whether σ(√q z) is constant as far as its own rounding can tell."""
+        return self.scale <= 16 * torch.finfo(torch.float64).eps * abs(self.mean)
+
 
 @functools.lru_cache(maxsize=4096)
+@torch.no_grad()
 def _moments(sigma: Activation, variance: float) -> Moments:
     if not (math.isfinite(variance) and variance >= 0):
         raise InvalidValueError(f"A variance is a finite number >= 0, got {variance!r}.")
@@ -161,7 +167,7 @@ def isometry_strength(sigma: ActivationLike, *, gain: float = 1.0) -> float:
         raise InvalidValueError(f"A gain is finite and non-zero, and so is its square, got {gain!r}.")
     sigma = activation(sigma)
     m = _moments(sigma, squared if sigma.homogeneity is None else 1.0)
-    if m.scale <= 16 * torch.finfo(torch.float64).eps * abs(m.mean):
+    if m.constant:
         raise InvalidValueError(
             f"{sigma.name} is constant under N(0, {gain:g}²) (variance {m.variance:.3g}), so its isometry "
             "strength is undefined. Use another gain or a non-constant activation."

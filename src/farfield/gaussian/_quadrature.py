@@ -1,8 +1,8 @@
 """Expectations under a Gaussian by composite Gauss–Legendre, split at kinks and refined where needed.
 
-Gauss–Hermite is the textbook rule and the wrong one here: with 200 nodes it is 1.5e-3 off for ReLU, because
-its accuracy rests on the integrand being analytic on the whole line. Between kinks every activation *is*
-analytic, so panels that end at the kinks converge geometrically.
+Gauss–Hermite is the textbook rule and the wrong one here: with 200 nodes it puts the isometry strength of ReLU
+1.4e-3 off, because its accuracy rests on the integrand being analytic on the whole line. Between kinks every
+activation *is* analytic, so panels that end at the kinks converge geometrically.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
+import pickle
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
@@ -13,7 +15,7 @@ from farfield.gaussian._activation import Activation
 from farfield.gaussian._catalogue import CATALOGUE
 from farfield.gaussian._wrap import recognise, wrap_activation
 
-__all__ = ["ActivationLike", "activation", "activation_names", "register_activation"]
+__all__ = ["ActivationLike", "activation", "activation_names", "register_activation", "registered_parameters"]
 
 ActivationLike: TypeAlias = "str | Activation | nn.Module | Callable[[Tensor], Tensor]"
 """What every function here takes for an activation: a name, an Activation, a module or a callable."""
@@ -100,3 +102,39 @@ def activation(sigma: ActivationLike, /, **parameters: float) -> Activation:
         name, values = known
         return _make(name, tuple(sorted(values.items())))
     return wrap_activation(sigma)
+
+
+def registered_parameters(sigma: Activation) -> tuple[tuple[str, float], ...] | None:
+    """The parameters with which ``sigma``'s name gives this very value, or None.
+
+    None for a wrapped callable, even one whose own name is a registered one: ``def relu(x): ...`` is not ReLU.
+    """
+    for parameters in ((), tuple(sorted(sigma.parameters))):
+        try:
+            if sigma.name in _FACTORIES and _make(sigma.name, parameters) == sigma:
+                return parameters
+        except (TypeError, InvalidValueError):  # the factory does not take these
+            continue
+    return None
+
+
+def _look_up(name: str, parameters: tuple[tuple[str, float], ...]) -> Activation:
+    return activation(name, **dict(parameters))
+
+
+def _reduce(sigma: Activation) -> Any:
+    """How an Activation is pickled: by name and parameters if registered, else field by field."""
+    parameters = registered_parameters(sigma)
+    if parameters is not None:
+        return _look_up, (sigma.name, parameters)
+    for function in (sigma.function, sigma.derivative):
+        if "<" in getattr(function, "__qualname__", ""):
+            raise pickle.PicklingError(
+                f"The activation {sigma.name!r} wraps a lambda or a local function, which pickle cannot store. "
+                "Define it at the top of a module, or register it with farfield.gaussian.register_activation, or "
+                "save the network's state_dict() instead."
+            )
+    return sigma.__reduce_ex__(4)
+
+
+copyreg.pickle(Activation, _reduce)

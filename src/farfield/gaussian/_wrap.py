@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -91,6 +93,17 @@ def recognise(sigma: object) -> tuple[str, dict[str, float]] | None:
     return (name, {}) if name else None
 
 
+def _on_a_copy(function: ScalarMap, x: Tensor) -> Tensor:
+    return function(x.clone())
+
+
+def _changes_its_argument(function: ScalarMap) -> bool:
+    x = torch.linspace(-3.0, 3.0, 24, dtype=torch.float64)
+    with torch.no_grad(), contextlib.suppress(Exception):  # what fails is refused with its reason later
+        function(x)
+    return not torch.equal(x, torch.linspace(-3.0, 3.0, 24, dtype=torch.float64))
+
+
 def _check_elementwise(function: ScalarMap, name: str) -> None:
     x = torch.linspace(-3.0, 3.0, 24, dtype=torch.float64)
     try:
@@ -122,17 +135,21 @@ def _check_elementwise(function: ScalarMap, name: str) -> None:
         )
 
 
-def _autograd_derivative(function: ScalarMap) -> ScalarMap:
-    def derivative(x: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class AutogradDerivative:
+    """σ′ by autograd: a value, so that two wraps of one function are equal and can be pickled with it."""
+
+    function: ScalarMap
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Elementwise, any shape."""
         with torch.enable_grad():
             z = x if x.requires_grad else x.detach().requires_grad_()
-            y = function(z)
+            y = self.function(z)
             if not y.requires_grad:
                 return torch.zeros_like(x)
             (slope,) = torch.autograd.grad(y.sum(), z, create_graph=x.requires_grad, allow_unused=True)
         return torch.zeros_like(x) if slope is None else slope
-
-    return derivative
 
 
 def _find_kinks(function: ScalarMap) -> tuple[tuple[float, ...], tuple[tuple[float, float], ...]]:
@@ -211,17 +228,14 @@ def _wrap(given: ScalarMap) -> Activation:
         if isinstance(given, nn.Module)
         else getattr(given, "__name__", type(given).__name__)
     )
-
-    def function(x: Tensor) -> Tensor:
-        # A copy, because the one given may work in place (``inplace=True``) and x is used again.
-        return given(x.clone())
-
+    # One that works in place (``inplace=True``) gets a copy, because x is used again.
+    function = functools.partial(_on_a_copy, given) if _changes_its_argument(given) else given
     _check_elementwise(function, name)
     kinks, jumps = _find_kinks(function)
     return Activation(
         name=name,
         function=function,
-        derivative=_autograd_derivative(function),
+        derivative=AutogradDerivative(function),
         kinks=kinks,
         jumps=jumps,
         formula=f"{name}(x)",
@@ -260,7 +274,7 @@ def wrap_activation(function: ScalarMap) -> Activation:
                 "are taken. Call .double() on a copy of it first."
             )
         # The copy is this call's own, so there is nothing to cache it under.
-        return _wrap.__wrapped__(copy.deepcopy(function).requires_grad_(False))
+        return _wrap.__wrapped__(copy.deepcopy(function))
     try:
         return _wrap(function)
     except TypeError:  # an unhashable callable is simply not cached

@@ -1,0 +1,11 @@
+"""The command line: one file per command.
+
+Holds: parsing and printing. May import: the public API, inside each command, so that ``--help`` is quick.
+Never: computes; stdout is data, stderr is talk; exit 0 fine, 1 findings, 2 usage, 3 internal error.
+"""
+
+from __future__ import annotations
+
+from farfield.cli._app import main
+
+__all__ = ["main"]

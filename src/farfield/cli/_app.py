@@ -1,0 +1,59 @@
+"""The application: its commands, and how errors become exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from farfield import __version__
+from farfield.cli import activations, env, reproduce
+from farfield.errors import FarfieldError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="farfield",
+    help="Know, prove and fix what a neural network does far from its training data.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("activations")(activations.activations)
+app.command("env")(env.env)
+app.command("reproduce")(reproduce.reproduce)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line: a refusal of farfield's exits 2 with its message, a bug 3 with its traceback."""
+    try:
+        app()
+    except FarfieldError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        typer.echo("This is a bug in farfield; please report it with the lines above.", err=True)
+        sys.exit(3)

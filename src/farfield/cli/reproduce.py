@@ -1,0 +1,91 @@
+"""``farfield reproduce``: the papers' figures and tables, run and checked."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+__all__ = ["reproduce"]
+
+
+def _show(record: dict[str, Any]) -> None:
+    typer.echo(f"{record['name']}: {record['description']}")
+    if record["table"]:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*record["table"]["columns"])
+        for row in record["table"]["rows"]:
+            table.add_row(*(f"{v:.10g}" if isinstance(v, float) else str(v) for v in row))
+        Console().print(table)
+    for verdict in record["verdicts"]:
+        word = "holds" if verdict["holds"] else "does not hold"
+        note = "" if verdict["expected"] else " (as expected)"
+        mark = "!" if verdict["surprising"] else " "
+        typer.echo(f" {mark} {word}{note if not verdict['holds'] else ''}: {verdict['claim']}")
+        typer.echo(f"       measured: {verdict['measured']}")
+
+
+def _advance(bars: Progress, task: TaskID, done: int, total: int) -> None:
+    bars.update(task, completed=done, total=total)
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments or papers: p2.fig3, p2. None: a listing.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for JSON, PNG and SVG.")] = Path("reproductions"),
+    quick: Annotated[
+        bool, typer.Option(help="Small sizes: a check that it runs, not the paper's result.")
+    ] = False,
+    force: Annotated[bool, typer.Option(help="Run again even where a result is stored.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Run figures and tables of the papers, write their pictures and numbers, and check every claim.
+
+    Finished experiments are kept and skipped, so an interrupted run goes on where it stopped. Exit code 1 if a claim
+    turned out otherwise than theory says.
+    """
+    from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
+
+    if not names:
+        for name, title in experiment_titles().items():
+            typer.echo(f"{name:14} {title}")
+        return
+    # An unknown name fails before anything runs: experiment() raises with near matches.
+    chosen = [n for name in names for n in (experiment_names(name) or (experiment(name).name,))]
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    records: list[dict[str, Any]] = []
+    columns = (TextColumn("{task.description:14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        for name in chosen:
+            task = bars.add_task(name, total=None)
+            record = run_experiment(
+                experiment(name),
+                out,
+                quick=quick,
+                seed=seed,
+                force=force,
+                progress=functools.partial(_advance, bars, task),
+            )
+            bars.update(task, completed=1, total=1)
+            records.append(record)
+    if as_json:
+        typer.echo(json.dumps(records, ensure_ascii=False))
+    else:
+        for record in records:
+            _show(record)
+        typer.echo(f"written to {out}", err=True)
+    if any(verdict["surprising"] for record in records for verdict in record["verdicts"]):
+        raise typer.Exit(1)

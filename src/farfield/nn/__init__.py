@@ -1,0 +1,32 @@
+"""The torch modules the papers need.
+
+Holds: LayerNorm in its two parts, grouped and mean-field norms, activations as modules, the MLP builder.
+May import: gaussian, geometry, errors, _typing. Never: trains, analyses or loads anything.
+"""
+
+from __future__ import annotations
+
+from farfield.nn._elementwise import Elementwise, activation_module
+from farfield.nn._mlp import MLP, MLPSpec, ScaledLinear
+from farfield.nn._norms import (
+    Center,
+    GroupedLayerNorm,
+    LayerNorm,
+    MeanFieldCenter,
+    MeanFieldProject,
+    Project,
+)
+
+__all__ = [
+    "MLP",
+    "Center",
+    "Elementwise",
+    "GroupedLayerNorm",
+    "LayerNorm",
+    "MLPSpec",
+    "MeanFieldCenter",
+    "MeanFieldProject",
+    "Project",
+    "ScaledLinear",
+    "activation_module",
+]

@@ -1,0 +1,55 @@
+"""Every experiment by name. Titles stand here so that a listing imports nothing heavy."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from farfield.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from farfield.papers._experiment import Experiment
+
+__all__ = ["experiment", "experiment_names", "experiment_titles"]
+
+_TITLES = {
+    "p2.table2": "P2 Table 2: isometry strength, closed forms against quadrature",
+    "p2.tableC1": "P2 Table C.1: isometry strength under gain",
+    "p2.fig3": "P2 Figure 3: isometry gap through depth against Theorem 4",
+    "p2.fig4": "P2 Figure 4: Hermite degree and the speed of isometry",
+    "p2.fig5": "P2 Figure 5: with and without centring",
+    "p2.fig6": "P2 Figure 6: with and without projection",
+    "p2.fig8": "P2 Figure 8: layer statistics against mean-field constants",
+    "p2.fig9": "P2 Figure 9: projection keeps the mean field accurate through depth",
+    "p2.figB1": "P2 Figure B.1: the dual kernel lies below the diagonal",
+    "p2.figC1": "P2 Figure C.1: the Lyapunov function against its bound",
+    "p2.figC2": "P2 Figure C.2: gain and the isometry gap",
+    "p2.figC3": "P2 Figure C.3: isometry strength as a function of gain",
+    "p2.order": "P2 (order of layers): activation before or after the norm",
+    "p2.selfnorm": "P2 (self-normalisation): SELU without any projection",
+}
+
+
+def experiment_titles() -> dict[str, str]:
+    """Name → title of every experiment, in the papers' order."""
+    return dict(_TITLES)
+
+
+def experiment_names(prefix: str = "") -> tuple[str, ...]:
+    """Names equal to ``prefix`` or below it: ``"p2"`` gives all of P2, ``"p2.fig3"`` itself, ``""`` everything."""
+    return tuple(n for n in _TITLES if not prefix or n == prefix or n.startswith(prefix + "."))
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name.
+
+    Raises
+    ------
+    UnknownNameError
+        With near matches.
+    """
+    if name not in _TITLES:
+        raise UnknownNameError("experiment", name, _TITLES)
+    module = importlib.import_module(f"farfield.papers.{name}")
+    found: Experiment = module.EXPERIMENT
+    return found

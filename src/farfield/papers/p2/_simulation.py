@@ -1,0 +1,176 @@
+"""Random networks of finite width, run side by side on the same weights, their geometry recorded layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from farfield.gaussian import Activation, activation
+from farfield.geometry import feature_isometry_gap, gram, lyapunov
+from farfield.nn import Center, MeanFieldCenter, MeanFieldProject, Project
+from farfield.papers._experiment import Progress
+from farfield.report import Series
+
+__all__ = ["Layering", "Trace", "band", "chance_level", "degenerate_input", "measured", "simulate"]
+
+Part = Literal["none", "layer", "mean_field"]
+
+
+@dataclass(frozen=True)
+class Layering:
+    """One layer of a random network: activation, centring, projection, and their order.
+
+    ``order="post"`` is x ← project(centre(σ(gain·Wx))), P2's; ``"pre"`` is x ← σ(project(centre(gain·Wx))).
+    """
+
+    sigma: str
+    center: Part = "layer"
+    project: Part = "layer"
+    order: Literal["post", "pre"] = "post"
+    gain: float = 1.0
+
+    def norms(self, sigma: Activation) -> list[nn.Module]:
+        """The norm's two parts as modules."""
+        q = self.gain**2
+        centers: dict[str, list[nn.Module]] = {
+            "none": [],
+            "layer": [Center()],
+            "mean_field": [MeanFieldCenter(sigma, variance=q)],
+        }
+        projects: dict[str, list[nn.Module]] = {
+            "none": [],
+            "layer": [Project()],
+            "mean_field": [MeanFieldProject(sigma, variance=q)],
+        }
+        return [*centers[self.center], *projects[self.project]]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Isometry gap and Lyapunov γ of one layering, shape (runs, depth + 1); layer 0 is the input. And the inputs."""
+
+    gap: Tensor
+    gamma: Tensor
+    inputs: tuple[Tensor, ...]
+
+
+def degenerate_input(n: int, width: int, degeneracy: float, generator: torch.Generator) -> Tensor:
+    """N Gaussian rows whose leading singular value is multiplied by ``degeneracy``, each row scaled to RMS one."""
+    x = torch.randn(n, width, generator=generator, dtype=torch.float64)
+    u, s, vt = torch.linalg.svd(x, full_matrices=False)
+    s[0] *= degeneracy
+    projected: Tensor = Project()((u * s) @ vt)
+    return projected
+
+
+def _mix(x: Tensor, noise: Tensor, width: int, sampler: str) -> Tensor:
+    """X Wᵀ/√width with W Gaussian.
+
+    ``"weights"``: ``noise`` is W itself. ``"law"``: with X = L Q, Q of orthonormal rows, Q Wᵀ is again an iid
+    Gaussian matrix, of n rows only; ``noise`` is that matrix. The law of the result given X is the same, exactly, at
+    n·width draws instead of width².
+    """
+    if sampler == "weights":
+        return x @ noise.T / math.sqrt(width)
+    r: Tensor = torch.linalg.qr(x.T, mode="r").R
+    return r.T @ noise / math.sqrt(width)
+
+
+def simulate(
+    layerings: Sequence[Layering],
+    *,
+    n: int,
+    width: int,
+    depth: int,
+    degeneracy: float,
+    runs: int,
+    seed: int,
+    progress: Progress,
+    sampler: Literal["weights", "law"] = "weights",
+    start: int = 0,
+    total: int | None = None,
+) -> list[Trace]:
+    """Run every layering on the same inputs and the same fresh weights at each layer, ``runs`` times, in float64."""
+    sigmas = [activation(item.sigma) for item in layerings]
+    norms = [nn.Sequential(*item.norms(s)) for item, s in zip(layerings, sigmas, strict=True)]
+    gaps = torch.full((len(layerings), runs, depth + 1), torch.nan, dtype=torch.float64)
+    gammas = torch.full_like(gaps, torch.nan)
+    inputs: list[Tensor] = []
+    total = runs * depth if total is None else total
+    for run in range(runs):
+        generator = torch.Generator().manual_seed(1_000_003 * seed + 7919 * run + width)
+        x0 = degenerate_input(n, width, degeneracy, generator)
+        inputs.append(x0)
+        states = [x0] * len(layerings)
+        for layer in range(depth + 1):
+            for k, state in enumerate(states):
+                lengths = state.abs().amax(-1)
+                if bool(torch.isfinite(lengths).all()) and float(lengths.min()) > 1e-150 * float(
+                    lengths.max()
+                ):
+                    # Both are invariant under scaling; without it the squares of a diverging network overflow.
+                    scaled = state / lengths.max()
+                    gaps[k, run, layer] = feature_isometry_gap(scaled)
+                    gammas[k, run, layer] = lyapunov(gram(scaled))
+            if layer == depth:
+                break
+            rows = n if sampler == "law" else width
+            noise = torch.randn(rows, width, generator=generator, dtype=torch.float32).double()
+            for k, (item, sigma) in enumerate(zip(layerings, sigmas, strict=True)):
+                z = item.gain * _mix(states[k], noise, width, sampler)
+                states[k] = norms[k](sigma(z)) if item.order == "post" else sigma(norms[k](z))
+            progress(start + run * depth + layer + 1, total)
+    return [Trace(gaps[k], gammas[k], tuple(inputs)) for k in range(len(layerings))]
+
+
+# Student's t at 97.5%, by degrees of freedom: the band is a 95% interval for the mean over runs.
+_STUDENT = {
+    1: 12.706,
+    2: 4.303,
+    3: 3.182,
+    4: 2.776,
+    5: 2.571,
+    6: 2.447,
+    7: 2.365,
+    8: 2.306,
+    9: 2.262,
+    19: 2.093,
+    29: 2.045,
+}
+
+
+def band(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Geometric mean over runs (first axis) and its 95% interval: t-interval of the logarithms."""
+    runs = samples.shape[0]
+    logs = torch.log(samples)
+    centre = logs.mean(0)
+    if runs < 2:
+        return samples[0], samples[0], samples[0]
+    quantile = next((t for dof, t in sorted(_STUDENT.items(), reverse=True) if dof <= runs - 1), 12.706)
+    half = quantile * logs.std(0) / math.sqrt(runs)
+    return torch.exp(centre), torch.exp(centre - half), torch.exp(centre + half)
+
+
+def chance_level(n: int, width: int, strength: float, depth: int) -> Tensor:
+    r"""Isometry gap that finite width adds to the mean field after 0 … depth layers, to first order.
+
+    Each layer adds independent noise of variance 1/d to every correlation and shrinks the noise it inherits by
+    2 − β; the gap is (n−1)/2 times their variance: (n−1)/2d · Σ_{k<ℓ} (2−β)^{2k}.
+    """
+    powers = (2.0 - strength) ** (2.0 * torch.arange(depth, dtype=torch.float64))
+    sums = torch.cat([torch.zeros(1, dtype=torch.float64), powers.cumsum(0)])
+    return (n - 1) / (2.0 * width) * sums
+
+
+def measured(label: str, samples: Tensor, colour: int) -> Series:
+    """A measured curve over layers 0, 1, … with its 95% band."""
+    centre, low, high = band(samples)
+    layers = tuple(float(v) for v in range(samples.shape[1]))
+    return Series(
+        label, layers, tuple(centre.tolist()), tuple(low.tolist()), tuple(high.tolist()), "line", colour
+    )

@@ -1,0 +1,101 @@
+"""Figures and tables as plain data: made once, stored as JSON, rendered anywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from farfield.errors import InvalidValueError
+
+__all__ = ["Figure", "Panel", "Series", "Table", "plain"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, or one set of bars: points, an optional band around them, and how to draw it.
+
+    Parameters
+    ----------
+    label
+        Legend entry; an empty one leaves the series out of the legend.
+    x, y
+        Points, equally long; non-finite ones are left out of the drawing.
+    low, high
+        A band around y, drawn as a shade; empty for none.
+    style
+        ``"line"``, ``"dashed"``, ``"dotted"``, ``"points"`` or ``"bars"``.
+    colour
+        Index into the palette: series that belong together across panels share one.
+    """
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    style: Literal["line", "dashed", "dotted", "points", "bars"] = "line"
+    colour: int = 0
+
+    def __post_init__(self) -> None:
+        if (
+            len(self.x) != len(self.y)
+            or len(self.low) != len(self.high)
+            or len(self.low) not in (0, len(self.y))
+        ):
+            raise InvalidValueError(
+                f"Series {self.label!r}: x and y are equally long, and so is a band if there is one; got "
+                f"{len(self.x)}, {len(self.y)}, {len(self.low)}, {len(self.high)}."
+            )
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_scale: Literal["linear", "log"] = "linear"
+    y_scale: Literal["linear", "log"] = "linear"
+    y_range: tuple[float, float] | None = None
+    ticks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels side by side, with the words beneath them."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    caption: str = ""
+    columns: int = 4
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of text or numbers."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...] = field(default=())
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, tuples and numbers as JSON takes them; infinities and nan as strings, never silently dropped.
+
+    Examples
+    --------
+    >>> plain(Table(("a",), ((float("inf"),),)))
+    {'columns': ['a'], 'rows': [['inf']]}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

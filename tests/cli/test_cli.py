@@ -1,0 +1,121 @@
+"""The command line as a person or a script meets it: data on stdout, talk on stderr, exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def farfield(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "farfield", *words], capture_output=True, text=True, cwd=cwd, timeout=300
+    )
+
+
+def test_activations_json_is_data_and_nothing_else():
+    done = farfield("activations", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["activations"]}
+    assert abs(rows["relu"]["beta"] - 1.2665288965) < 1e-9
+    assert abs(rows["relu"]["offset"] - 0.3989422804) < 1e-9
+    assert rows["exp"]["lipschitz"] == "inf"  # JSON has no infinity; it is said, not dropped
+    assert rows["gelu"]["growth"]["right"] == {"kind": "linear", "slope": 1.0, "offset": 0.0}
+    assert len(rows) >= 30
+
+
+def test_activations_gain_changes_what_it_should():
+    rows = {
+        r["name"]: r
+        for r in json.loads(farfield("activations", "--json", "--gain", "2").stdout)["activations"]
+    }
+    assert abs(rows["relu"]["beta"] - 1.2665288965) < 1e-9
+    assert rows["tanh"]["beta"] > 1.15
+
+
+def test_activations_table_and_plot(tmp_path):
+    done = farfield("activations", "--plot", str(tmp_path / "beta.png"))
+    assert done.returncode == 0, done.stderr
+    assert "β" in done.stdout and "relu" in done.stdout
+    assert (tmp_path / "beta.png").read_bytes()[:4] == b"\x89PNG"
+    assert "wrote" in done.stderr and "wrote" not in done.stdout
+
+
+def test_a_refusal_exits_2_with_a_sentence_and_no_traceback():
+    done = farfield("activations", "--gain", "0")
+    assert done.returncode == 2
+    assert "non-zero" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_unknown_command_and_option_exit_2():
+    assert farfield("nonsense").returncode == 2
+    assert farfield("activations", "--nonsense").returncode == 2
+
+
+def test_env_names_versions_and_missing_extras():
+    facts = json.loads(farfield("env", "--json").stdout)
+    assert facts["torch"] and facts["farfield"]
+    assert set(facts["extras"]) >= {"plot", "sklearn", "ray"}
+    assert "torch" in farfield("env").stdout
+
+
+def test_version():
+    import farfield as ff
+
+    assert farfield("--version").stdout.strip() == ff.__version__
+
+
+def test_help_is_quick_and_lists_the_commands():
+    done = farfield("--help")
+    assert done.returncode == 0
+    for word in ("activations", "env", "reproduce"):
+        assert word in done.stdout
+    code = (
+        "import sys; sys.argv = ['farfield', '--help']\n"
+        "from farfield.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_reproduce_lists_without_torch():
+    done = farfield("reproduce")
+    assert done.returncode == 0
+    assert "p2.fig3" in done.stdout and "p2.tableC1" in done.stdout
+
+
+def test_reproduce_runs_stores_and_resumes(tmp_path):
+    first = farfield("reproduce", "p2.table2", "p2.figB1", "--quick", "--out", "r", "--json", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    records = json.loads(first.stdout)
+    assert [r["name"] for r in records] == ["p2.table2", "p2.figB1"]
+    assert all(v["holds"] for r in records for v in r["verdicts"])
+    stored = tmp_path / "r" / "p2" / "figB1.json"
+    stamp = stored.stat().st_mtime_ns
+    assert (tmp_path / "r" / "p2" / "figB1.png").exists() and (tmp_path / "r" / "p2" / "figB1.svg").exists()
+    again = farfield("reproduce", "p2.figB1", "--quick", "--out", "r", cwd=tmp_path)
+    assert again.returncode == 0 and stored.stat().st_mtime_ns == stamp
+    forced = farfield("reproduce", "p2.figB1", "--quick", "--out", "r", "--force", cwd=tmp_path)
+    assert forced.returncode == 0 and stored.stat().st_mtime_ns > stamp
+
+
+def test_reproduce_unknown_name_fails_before_anything_runs(tmp_path):
+    done = farfield("reproduce", "p2.table2", "p2.fig33", "--out", "r", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "p2.fig3" in done.stderr and not (tmp_path / "r").exists()
+
+
+def test_an_internal_error_exits_3():
+    code = (
+        "import sys, farfield.cli._app as a\ndef boom(): raise RuntimeError('boom')\na.app = boom\na.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 3 and "bug in farfield" in done.stderr and "boom" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["activations", "env", "reproduce"])
+def test_every_command_has_help(command):
+    done = farfield(command, "--help")
+    assert done.returncode == 0 and len(done.stdout) > 150

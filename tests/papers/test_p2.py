@@ -1,0 +1,183 @@
+"""The papers' experiments: every one runs, says what it measured, and its claims can fail."""
+
+import json
+
+import pytest
+import torch
+
+from farfield.errors import UnknownNameError
+from farfield.geometry import gram, normalized_gram
+from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
+from farfield.papers._experiment import Experiment, Outcome, Verdict
+from farfield.papers.p2 import _simulation as simulation
+from farfield.papers.p2 import fig5, figC2
+from farfield.papers.p2._simulation import Layering, band, degenerate_input, simulate
+
+quiet = {"progress": lambda done, total: None}
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_experiment_runs_quickly_and_writes_everything(name, tmp_path):
+    calls = []
+    record = run_experiment(
+        experiment(name), tmp_path, quick=True, progress=lambda done, total: calls.append((done, total))
+    )
+    paper, item = name.split(".")
+    stored = json.loads((tmp_path / paper / f"{item}.json").read_text(encoding="utf-8"))
+    assert stored == json.loads(json.dumps(record))
+    assert stored["verdicts"] and all(v["measured"] for v in stored["verdicts"])
+    assert stored["figure"] or stored["table"]
+    assert (tmp_path / paper / f"{item}.png").exists() == bool(stored["figure"])
+    assert calls and calls[-1][0] == calls[-1][1], "progress must end at its total"
+    assert {"settings", "seed", "versions", "commit"} <= set(stored["provenance"])
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_names_and_titles_agree_with_the_modules(name):
+    found = experiment(name)
+    assert found.name == name and experiment_titles()[name].lower().startswith("p2")
+    assert set(found.quick) <= set(found.settings)
+
+
+def test_prefix_selects_a_paper():
+    assert experiment_names("p2") == experiment_names()
+    assert experiment_names("p2.fig3") == ("p2.fig3",)
+    assert experiment_names("p") == ()
+    with pytest.raises(UnknownNameError, match=r"p2\.fig3"):
+        experiment("p2.fig31")
+
+
+def test_a_stored_result_is_kept_only_if_settings_and_seed_agree(tmp_path):
+    runs = []
+
+    def run(*, progress, seed, size):
+        runs.append((seed, size))
+        return Outcome((Verdict("c", True, "m"),), {"seed": seed})
+
+    first = Experiment("p9.x", "d", {"size": 1}, run)
+    for _ in range(2):
+        run_experiment(first, tmp_path)
+    run_experiment(first, tmp_path, seed=1)
+    run_experiment(Experiment("p9.x", "d", {"size": 2}, run), tmp_path, seed=1)
+    assert runs == [(0, 1), (1, 1), (1, 2)]
+
+
+def test_an_interrupted_experiment_leaves_no_result(tmp_path):
+    def run(*, progress, seed):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(Experiment("p9.x", "d", {}, run), tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_degenerate_input_has_rms_one_and_one_large_direction():
+    x = degenerate_input(10, 200, 100.0, torch.Generator().manual_seed(0))
+    assert torch.allclose(x.square().mean(-1), torch.ones(10, dtype=torch.float64))
+    s = torch.linalg.svdvals(x)
+    assert s[0] > 20 * s[1]
+
+
+def test_the_law_sampler_has_the_law_of_explicit_weights():
+    """Given X, both samplers must give the same mean and covariance of Z Zᵀ; 4000 draws, 5 standard errors."""
+    generator = torch.Generator().manual_seed(3)
+    width, n, draws = 24, 3, 4000
+    x = degenerate_input(n, width, 3.0, generator)
+    samples = {}
+    for sampler in ("weights", "law"):
+        rows = width if sampler == "weights" else n
+        grams = []
+        for _ in range(draws):
+            noise = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+            z = simulation._mix(x, noise, width, sampler)
+            grams.append(gram(torch.relu(z)).flatten())
+        samples[sampler] = torch.stack(grams)
+    a, b = samples["weights"], samples["law"]
+    for power in (1, 2):
+        left, right = a**power, b**power
+        se = (left.var(0) / draws + right.var(0) / draws).sqrt()
+        assert bool(((left.mean(0) - right.mean(0)).abs() < 5 * se).all())
+
+
+def test_a_sampler_with_the_wrong_law_is_caught():
+    """The same comparison with L replaced by its transpose must fail: the oracle can say no."""
+    generator = torch.Generator().manual_seed(3)
+    width, n, draws = 24, 3, 4000
+    x = degenerate_input(n, width, 3.0, generator)
+    r = torch.linalg.qr(x.T, mode="r").R
+    right = torch.stack(
+        [
+            gram(
+                torch.relu(
+                    simulation._mix(
+                        x, torch.randn(width, width, generator=generator).double(), width, "weights"
+                    )
+                )
+            ).flatten()
+            for _ in range(draws)
+        ]
+    )
+    wrong = torch.stack(
+        [
+            gram(torch.relu(r @ torch.randn(n, width, generator=generator).double() / width**0.5)).flatten()
+            for _ in range(draws)
+        ]
+    )
+    se = (right.var(0) / draws + wrong.var(0) / draws).sqrt()
+    assert bool(((right.mean(0) - wrong.mean(0)).abs() > 5 * se).any())
+
+
+def test_simulation_equals_the_mlp_module():
+    """One layer of the simulation is farfield.nn.MLP with P2's parametrisation, given the same weights."""
+    from farfield.nn import MLP
+
+    width = 64
+    net = MLP(
+        width, None, width=width, depth=1, norm="layer", order="post", parametrization="mean_field",
+        norm_eps=0.0, dtype=torch.float64, generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    x = degenerate_input(5, width, 5.0, torch.Generator().manual_seed(1))
+    weight = net[0].weight.detach()
+    sigma = Layering("relu").norms
+    z = simulation._mix(x, weight * width**0.5, width, "weights")
+    from farfield.gaussian import activation
+
+    ours = torch.nn.Sequential(*sigma(activation("relu")))(torch.relu(z))
+    assert torch.allclose(ours, net(x), atol=1e-12)
+
+
+def test_same_seed_same_numbers_other_seed_other_numbers():
+    settings = {"n": 4, "width": 32, "depth": 3, "degeneracy": 5.0, "runs": 2, **quiet}
+    a = simulate([Layering("relu")], seed=0, **settings)[0].gap
+    b = simulate([Layering("relu")], seed=0, **settings)[0].gap
+    c = simulate([Layering("relu")], seed=1, **settings)[0].gap
+    assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+def test_band_is_a_t_interval_of_the_logarithms():
+    from scipy import stats
+
+    x = torch.rand(10, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
+    middle, low, high = band(x)
+    logs = x.log()
+    half = stats.t.ppf(0.975, 9) * stats.sem(logs.numpy(), axis=0)
+    assert torch.allclose(middle.log(), logs.mean(0))
+    assert torch.allclose(high.log() - middle.log(), torch.as_tensor(half), rtol=1e-3)
+    assert torch.allclose(middle.log() - low.log(), torch.as_tensor(half), rtol=1e-3)
+
+
+def test_claims_can_fail(monkeypatch):
+    """Feed a wrong simulation (every curve the same) to experiments that claim a difference."""
+
+    def flat(layerings, *, n, depth, runs, **_):
+        x = normalized_gram(torch.eye(n, dtype=torch.float64))
+        gap = torch.ones(runs, depth + 1, dtype=torch.float64)
+        return [simulation.Trace(gap, gap, (x,) * runs) for _ in layerings]
+
+    sizes = {"n": 4, "width": 16, "depth": 6, "degeneracy": 2.0, "runs": 3, "seed": 0, **quiet}
+    monkeypatch.setattr(fig5, "simulate", flat)
+    assert any(v.surprising for v in fig5.run(activations=["relu"], **sizes).verdicts)
+    monkeypatch.setattr(figC2, "simulate", flat)
+    assert any(
+        v.surprising for v in figC2.run(activations=["tanh"], gains=[0.5, 2.0], at=2, **sizes).verdicts
+    )

@@ -1,0 +1,136 @@
+"""The rules of the house: a light import, small files, a card at every door, a docstring on every public name."""
+
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import resource
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import farfield
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = Path(farfield.__file__).resolve().parent
+PACKAGES = sorted(
+    ["farfield", *(m.name for m in pkgutil.walk_packages([str(SOURCE)], "farfield.") if m.ispkg)]
+)
+MODULE_OF = {
+    "scikit-learn": "sklearn",
+    "xgboost-cpu": "xgboost",
+    "import-linter": "importlinter",
+    "pytest-timeout": "pytest_timeout",
+    "pytest-xdist": "xdist",
+    "myst-parser": "myst_parser",
+    "sphinx-gallery": "sphinx_gallery",
+}
+"""Distributions whose module has another name."""
+
+
+def run(code: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "FARFIELD_CHECK_SHAPES"}
+    environment["PYTHONPATH"] = str(SOURCE.parent)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def optional_modules() -> set[str]:
+    """Every module that some extra brings, read from the project file, less what torch loads by itself."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = set()
+    for requirement in (r for group in extras.values() for r in group):
+        name = requirement
+        for stop in "[<>=!~; ":
+            name = name.partition(stop)[0]
+        if name != "farfield":
+            names.add(MODULE_OF.get(name, name))
+    return names
+
+
+# ------------------------------------------------------------------ imports
+
+
+def test_import_farfield_alone_loads_no_torch():
+    loaded = json.loads(run("import sys, json, farfield; print(json.dumps(sorted(sys.modules)))"))
+    heavy = {m.partition(".")[0] for m in loaded} & ({"torch", "numpy"} | optional_modules())
+    assert heavy == set()
+
+
+def test_no_root_name_loads_an_optional_dependency():
+    """After touching every public name. What torch imports for itself does not count."""
+    listing = "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
+    touched = "import sys, json, farfield\nfor name in farfield.__all__: getattr(farfield, name)\n"
+    ours = set(json.loads(run(touched + listing)))
+    torchs = set(json.loads(run(f"import sys, json, torch\n{listing}")))
+    optional = optional_modules()
+    assert {"matplotlib", "sklearn", "gpytorch", "ray", "transformers", "xgboost", "jaxtyping"} <= optional
+    assert (ours - torchs) & optional == set()
+    assert "torch" in ours
+
+
+def processor_time(code: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(code)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_import_budget():
+    """At most 20% over torch, in processor time: the least of two runs, of four if that fails."""
+    ours, torchs = [], []
+    for runs in (2, 2):
+        for _ in range(runs):
+            torchs.append(processor_time("import torch"))
+            ours.append(processor_time("import farfield; farfield.isometry_strength; farfield.isometry_gap"))
+        if min(ours) <= 1.2 * min(torchs):
+            return
+    pytest.fail(f"import takes {min(ours):.2f} s of processor time, torch alone {min(torchs):.2f} s")
+
+
+# ------------------------------------------------------------------ names and cards
+
+
+def test_root_names():
+    assert len(farfield.__all__) <= 25
+    assert len(set(farfield.__all__)) == len(farfield.__all__)
+    for name in farfield.__all__:
+        assert getattr(farfield, name) is not None
+        assert name in dir(farfield)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = farfield.nothing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_has_its_card(package):
+    card = importlib.import_module(package).__doc__ or ""
+    for line in ("Holds:", "May import:", "Never:"):
+        assert line in card, f"{package}'s docstring lacks {line!r}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_resolves_and_is_documented(package):
+    module = importlib.import_module(package)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert (value.__doc__ or "").strip(), f"{package}.{name} has no docstring"
+            # A dataclass without one gets its signature for a docstring.
+            assert not value.__doc__.startswith(f"{name}("), f"{package}.{name} has no docstring"
+
+
+def test_no_file_is_long():
+    lengths = {p.name: len(p.read_text().splitlines()) for p in SOURCE.rglob("*.py")}
+    assert {name: n for name, n in lengths.items() if n > 500} == {}
