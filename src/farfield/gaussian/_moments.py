@@ -54,7 +54,7 @@ class Moments:
 
     @property
     def constant(self) -> bool:
-        """Whether σ(√q z) is constant as far as its own rounding can tell."""
+        """Whether σ(√q z) is constant as far as the precision of the integrals can tell."""
         return self.scale <= 16 * torch.finfo(torch.float64).eps * abs(self.mean)
 
 

@@ -128,7 +128,7 @@ def _reduce(sigma: Activation) -> Any:
     if parameters is not None:
         return _look_up, (sigma.name, parameters)
     for function in (sigma.function, sigma.derivative):
-        if "<" in getattr(function, "__qualname__", ""):
+        if "<" in getattr(getattr(function, "given", function), "__qualname__", ""):
             raise pickle.PicklingError(
                 f"The activation {sigma.name!r} wraps a lambda or a local function, which pickle cannot store. "
                 "Define it at the top of a module, or register it with farfield.gaussian.register_activation, or "

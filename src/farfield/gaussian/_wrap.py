@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
@@ -91,17 +90,6 @@ def recognise(sigma: object) -> tuple[str, dict[str, float]] | None:
     except TypeError:  # unhashable callables are nobody's registered function
         return None
     return (name, {}) if name else None
-
-
-def _on_a_copy(function: ScalarMap, x: Tensor) -> Tensor:
-    return function(x.clone())
-
-
-def _changes_its_argument(function: ScalarMap) -> bool:
-    x = torch.linspace(-3.0, 3.0, 24, dtype=torch.float64)
-    with torch.no_grad(), contextlib.suppress(Exception):  # what fails is refused with its reason later
-        function(x)
-    return not torch.equal(x, torch.linspace(-3.0, 3.0, 24, dtype=torch.float64))
 
 
 def _check_elementwise(function: ScalarMap, name: str) -> None:
@@ -221,6 +209,16 @@ def _pin_down(function: ScalarMap, left: float, right: float) -> float | None:
     return rounded if abs(point - rounded) < 3 * (right - left) + 1e-9 else point
 
 
+@dataclass(frozen=True)
+class Wrapped:
+    """What was given, called on a copy: it may work in place (``inplace=True``), and x is used again."""
+
+    given: ScalarMap
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.given(x.clone())
+
+
 @functools.lru_cache(maxsize=256)
 def _wrap(given: ScalarMap) -> Activation:
     name = (
@@ -228,8 +226,8 @@ def _wrap(given: ScalarMap) -> Activation:
         if isinstance(given, nn.Module)
         else getattr(given, "__name__", type(given).__name__)
     )
-    # One that works in place (``inplace=True``) gets a copy, because x is used again.
-    function = functools.partial(_on_a_copy, given) if _changes_its_argument(given) else given
+
+    function = Wrapped(given)
     _check_elementwise(function, name)
     kinks, jumps = _find_kinks(function)
     return Activation(
@@ -274,7 +272,7 @@ def wrap_activation(function: ScalarMap) -> Activation:
                 "are taken. Call .double() on a copy of it first."
             )
         # The copy is this call's own, so there is nothing to cache it under.
-        return _wrap.__wrapped__(copy.deepcopy(function))
+        return _wrap.__wrapped__(copy.deepcopy(function).requires_grad_(False))
     try:
         return _wrap(function)
     except TypeError:  # an unhashable callable is simply not cached

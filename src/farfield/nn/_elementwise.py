@@ -52,9 +52,9 @@ class Elementwise(nn.Module):
         super().__init__()
         self.sigma: Activation = activation(sigma)
         self.scale = float(scale)
-        self.function: nn.Module | None = None
-        if isinstance(self.sigma.function, nn.Module):
-            self.function = sigma if isinstance(sigma, nn.Module) else copy.deepcopy(self.sigma.function)
+        given = getattr(self.sigma.function, "given", None)
+        # ``sigma`` holds a frozen copy, for the theory; this one learns.
+        self.function = copy.deepcopy(given).requires_grad_(True) if isinstance(given, nn.Module) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
