@@ -85,12 +85,12 @@ def standard_normal_integrals(
     assert function is not None, f"{sigma.name} has no formula in mp_activations.TWINS"
     with mp.workdps(30):
         root = mp.sqrt(mp.mpf(variance))
-        ends = {mp.mpf(k) for k in range(-13, 14)} | {mp.mpf(k) / root for k in sigma.kinks}
+        ends = {mp.mpf(k) for k in range(-11, 12)} | {mp.mpf(k) / root for k in sigma.kinks}
         fractional = sigma.homogeneity is not None and sigma.homogeneity % 1 != 0
         if fractional:
             ends |= {sign * mp.mpf(4) ** -j for j in range(1, 23) for sign in (-1, 1)}
         totals = [mp.mpf(0)] * len(integrands(mp.mpf(0), mp.mpf(0)))
-        for z, weight in legendre_nodes((z for z in ends if abs(z) <= 13), 24 if fractional else 12):
+        for z, weight in legendre_nodes((z for z in ends if abs(z) <= 11), 24 if fractional else 12):
             mass = weight * mp.npdf(z)
             totals = [t + g * mass for t, g in zip(totals, integrands(z, function(root * z)), strict=True)]
         return totals

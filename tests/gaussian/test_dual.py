@@ -153,7 +153,7 @@ MONTE_CARLO = ["relu", "tanh", "gelu", "hardswish", "step", "softsign", "selu", 
 
 @functools.cache
 def _sample(rho: float, q1: float, q2: float) -> tuple[Tensor, Tensor]:
-    z = torch.randn(2, 2_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = torch.randn(2, 1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return math.sqrt(q1) * z[0], math.sqrt(q2) * (rho * z[0] + math.sqrt(1 - rho * rho) * z[1])
 
 
@@ -239,7 +239,6 @@ def test_gradients_of_formulas(name: str, function: Callable[..., Tensor]) -> No
         (activation("hardtanh"), dual, False),
         (_JUMP, dual, True),
         (_JUMP, mean_reduced_dual, False),
-        (_TWO_JUMPS, dual, False),
         (_TWO_JUMPS, dual_slope, False),
     ],
     ids=[
@@ -249,7 +248,6 @@ def test_gradients_of_formulas(name: str, function: Callable[..., Tensor]) -> No
         "hardtanh",
         "jump",
         "jump reduced",
-        "two jumps",
         "two jumps slope",
     ],
 )
@@ -346,7 +344,7 @@ def test_symmetric(name: str, rho: float, q1: float, q2: float) -> None:
     torch.testing.assert_close(there, back, rtol=1e-13, atol=1e-14)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(name=st.sampled_from(["tanh", "elu", "hardtanh", "softsign"]), rho=RHO, q1=VARIANCE, q2=VARIANCE)
 def test_quadrature_is_symmetric(name: str, rho: float, q1: float, q2: float) -> None:
     """x is integrated outside and y inside: exchanging them is a different computation."""

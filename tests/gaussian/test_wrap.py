@@ -131,7 +131,7 @@ def test_registered_kinks_are_found_blindly(name: str) -> None:
 
 
 # On the grid's own points, beside them, near other panel ends, close together, far out.
-PLACES = [0.1372549, 0.14142135623730953, math.pi, 1 / 3, -7.123456789, 39.5, 1e-3, 1e-5, 12.34567, 3.1417]
+PLACES = [0.1372549, 0.14142135623730953, math.pi, 1 / 3, -7.123456789, 39.5, 1e-5]
 
 
 @pytest.mark.parametrize("place", PLACES)

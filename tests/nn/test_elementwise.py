@@ -99,6 +99,15 @@ def test_parameters_of_a_wrapped_module_are_learned_moved_and_saved():
         assert float(module(minus_one)) == pytest.approx(-0.2)
 
 
+def test_sigma_describes_a_wrapped_module_as_it_was():
+    module = Elementwise(nn.PReLU(init=0.25).double())
+    with torch.no_grad():
+        module.function.weight.fill_(0.9)
+    before, after = (isometry_strength(activation("leaky_relu", negative_slope=a)) for a in (0.25, 0.9))
+    assert isometry_strength(module.sigma) == pytest.approx(before, abs=1e-12)
+    assert isometry_strength(module.function) == pytest.approx(after, abs=1e-12)
+
+
 # ------------------------------------------------------------------ copies and pickles
 
 

@@ -43,6 +43,7 @@ def hermite_polynomials(x: Tensor, count: int) -> Tensor:
     return torch.stack(columns)
 
 
+@torch.no_grad()
 def hermite_coefficients(
     sigma: ActivationLike, count: int, *, variance: float = 1.0
 ) -> Float[Tensor, " count"]:
