@@ -26,7 +26,7 @@ from farfield.gaussian import (
 )
 from mp_activations import TWINS, legendre_nodes
 
-POINTS = [(-0.95, 1.0, 1.0), (0.7, 2.2, 0.5), (0.999, 0.6, 0.6), (1e-4, 3.0, 3.0)]
+POINTS = [(-0.95, 1.0, 1.0), (0.7, 2.2, 0.5), (0.999, 0.6, 0.6)]
 
 
 def tensor(values: Any, grad: bool = False) -> Tensor:
@@ -51,7 +51,7 @@ def _trapezoid(f: Callable[[Any], Any], rho: float, q1: float, q2: float, step: 
         return float(total)
 
 
-@pytest.mark.parametrize(("rho", "q1", "q2"), [(-0.95, 1.0, 1.0), (0.3, 1.0, 1.0), (0.7, 2.2, 0.5)])
+@pytest.mark.parametrize(("rho", "q1", "q2"), [(-0.95, 1.0, 1.0), (0.7, 2.2, 0.5)])
 @pytest.mark.parametrize("name", ["tanh", "silu"])
 def test_smooth_against_two_dimensional_mpmath(name: str, rho: float, q1: float, q2: float) -> None:
     # Poles at distance π/2 (tanh) and π (silu) over √q: an error of exp(−2π·distance/step).
@@ -129,7 +129,7 @@ def test_slope_of_a_root_at_the_ends(n: float, slopes: tuple[float, float]) -> N
 
 @pytest.mark.parametrize("name", ["erf", "sin", "cos", "exp", "he2", "he3", "gaussian", "identity"])
 def test_analytic_against_the_hermite_series(name: str) -> None:
-    c = hermite_coefficients(name, 200)
+    c = hermite_coefficients(name, 120)
     rho = tensor([-0.8, -0.3, 0.0, 0.5, 0.8])
     powers = rho[:, None] ** torch.arange(len(c))
     size = moments(name).second
@@ -221,7 +221,7 @@ _JUMP = wrap_activation(lambda x: torch.tanh(x) + 0.5 * (x > 0.3).to(x))
 _TWO_JUMPS = wrap_activation(lambda x: torch.where(x.abs() > 0.7, torch.cos(x), x))
 
 
-CHEAP = ("relu", "gelu", "sin", "power_relu", "step", "he3")
+CHEAP = ("relu", "gelu", "sin", "power_relu", "step")
 
 
 @pytest.mark.parametrize("name", CHEAP)
