@@ -9,7 +9,7 @@ import pytest
 from farfield.growth import Status
 from growth.random_graphs import Outcome, examine, random_model
 
-FEW, MANY = range(40), range(10_000, 12_000)
+FEW, MANY = range(30), range(10_000, 12_000)
 
 
 def tally(outcomes: list[Outcome]) -> Counter[Status]:
