@@ -43,6 +43,8 @@ CASES: list[tuple[str, Callable[[Tensor], Tensor], str]] = [
     ("algebraic sigmoid", lambda x: x / torch.sqrt(1 + x**2), "BOUNDED"),
     ("too weak a denominator", lambda x: x**2 / torch.sqrt(1 + x**2), "POLYNOMIAL(2)"),
     ("denominator of another size", lambda x: x / (1 + x.flip(-1) ** 2), "LINEAR"),
+    ("share of a sum", lambda x: torch.relu(x) / (1e-6 + torch.relu(x).sum(-1, keepdim=True)), "BOUNDED"),
+    ("share of an average norm", lambda x: x.abs() / (1e-6 + x.abs().mean(0, keepdim=True)), "BOUNDED"),
     ("unit", lambda x: x / x.norm(dim=-1, keepdim=True), "BOUNDED"),
     ("reciprocal", lambda x: 1 / x, "UNKNOWN:"),
     ("logarithm of a square", lambda x: torch.log(x**2), "UNKNOWN:"),
