@@ -86,16 +86,18 @@ def rate_violations(
         if node.role == "constant" or extent.doubts or node.name not in sizes[1e8]:
             continue
         for index, side, rate in ((0, "lower", extent.lower), (1, "upper", extent.upper)):
-            near = [sizes[r][node.name][index] for r in RADII if r <= 1e4 and node.name in sizes[r]]
-            before, after = max([1.0, *near]), sizes[1e8][node.name][index]
+            before = [sizes[r][node.name] for r in RADII if r <= 1e4 and node.name in sizes[r]]
+            own = max([1.0, *(pair[index] for pair in before)])
+            either = max([1.0, *(max(pair) for pair in before)])  # x·sin x changes sides as it goes
+            after = sizes[1e8][node.name][index]
             if rate.level <= Level.BOUNDED:
-                limit = 3.0 * before
+                limit = 3.0 * own
             elif rate.level == Level.POWER:
-                limit = 30.0 * before * 1e4 ** (rate.degree + 0.1)
+                limit = 30.0 * either * 1e4 ** (rate.degree + 0.1)
             else:
                 continue
             if after > limit:
-                found.append((node.name, node.op, side, before, after))
+                found.append((node.name, node.op, side, own, after))
     return found
 
 

@@ -13,7 +13,7 @@ from farfield.graph import Example, Operator, capture, register_operator
 from farfield.graph.operators import unregister_operator
 from farfield.growth import Kind, Site, analyse_growth, register_growth_rule, unregister_growth_rule
 from farfield.growth._extent import Extent, interval
-from growth.oracles import Plain
+from growth.oracles import RADII, Plain, interval_violations, rate_violations
 
 X = torch.zeros(2, 6)
 
@@ -43,6 +43,8 @@ CASES: list[tuple[str, Callable[[Tensor], Tensor], str]] = [
     ("algebraic sigmoid", lambda x: x / torch.sqrt(1 + x**2), "BOUNDED"),
     ("too weak a denominator", lambda x: x**2 / torch.sqrt(1 + x**2), "POLYNOMIAL(2)"),
     ("denominator of another size", lambda x: x / (1 + x.flip(-1) ** 2), "LINEAR"),
+    ("share of a sum", lambda x: torch.relu(x) / (1e-6 + torch.relu(x).sum(-1, keepdim=True)), "BOUNDED"),
+    ("share of an average norm", lambda x: x.abs() / (1e-6 + x.abs().mean(0, keepdim=True)), "BOUNDED"),
     ("unit", lambda x: x / x.norm(dim=-1, keepdim=True), "BOUNDED"),
     ("reciprocal", lambda x: 1 / x, "UNKNOWN:"),
     ("logarithm of a square", lambda x: torch.log(x**2), "UNKNOWN:"),
@@ -69,6 +71,39 @@ CASES: list[tuple[str, Callable[[Tensor], Tensor], str]] = [
 @pytest.mark.parametrize(("name", "function", "expected"), CASES, ids=[name for name, _, _ in CASES])
 def test_growth_of(name: str, function: Callable[[Tensor], Tensor], expected: str) -> None:
     assert growth_of(function) == expected
+
+
+MOVED: list[Callable[[Tensor], Tensor]] = [
+    lambda x: torch.stack([x.tanh(), x, x.sin()], 0).permute(1, 0, 2)[:, 2] + 1,
+    lambda x: torch.stack([x.tanh(), x], -1).permute(2, 0, 1)[0] * 3,
+    lambda x: torch.cat([x.tanh(), x, x.sigmoid()], 1).permute(1, 0)[12:15].permute(1, 0),
+    lambda x: nn.functional.layer_norm(torch.stack([x, x.tanh()], 1), (6,))[:, 0],
+    lambda x: (torch.stack([x, x.tanh()], 1) + nn.functional.normalize(x, dim=-1).unsqueeze(1))[:, 1],
+    lambda x: torch.cat([x, x.tanh()], -1).split([2, 4, 6], -1)[2] ** 2,
+    lambda x: torch.where(x > 1, torch.cat([x.tanh(), x], -1)[:, 3:9], x.cos()).unbind(1)[2],
+    lambda x: torch.softmax(torch.stack([x, x.tanh() * 9], 1), -1)[:, 1],
+]
+
+
+@pytest.mark.parametrize("function", [*(f for _, f, _ in CASES), *MOVED])
+def test_claims_about_functions_are_never_contradicted(function: Callable[[Tensor], Tensor]) -> None:
+    program = capture(Plain(function), (torch.zeros(5, 6, dtype=torch.float64),), dynamic_batch=False)
+    analysis = analyse_growth(program)
+    rng = torch.Generator().manual_seed(0)
+    rows = [torch.randn(5, 6, generator=rng, dtype=torch.float64) for _ in range(6)]
+    rows += [
+        torch.eye(6, dtype=torch.float64)[:5],
+        -torch.eye(6, dtype=torch.float64)[1:],
+        torch.ones(5, 6).double(),
+    ]
+    assert not interval_violations(program, analysis, [[radius * u] for u in rows for radius in RADII])
+    for u in rows:
+        assert not rate_violations(program, analysis, [u])
+
+
+def test_slices_are_seen_through() -> None:
+    found = [growth_of(function) for function in MOVED]
+    assert found == ["BOUNDED"] * 6 + ["LINEAR", "BOUNDED"]
 
 
 def test_each_input_is_judged_alone() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from farfield.graph import capture, operator, operator_names
+from farfield.graph import Program, capture, operator, operator_names
 from farfield.growth import (
     Site,
     analyse_growth,
@@ -55,6 +56,13 @@ WITHOUT_JET_RULE = {
 """Operators whose far limit is left unknown (degenerate), or that never move."""
 EXAMPLES = [(name, index) for name in operator_names() for index in range(len(operator(name).examples))]
 RANDOM = {"random", "randint", "bernoulli", "empty", "dropout"}
+
+
+@cache
+def program_of(name: str, index: int) -> Program:
+    """An example of an operator, captured once for both suites."""
+    example = operator(name).examples[index]
+    return capture(Plain(example.function), example.inputs(), dynamic_batch=False)
 
 
 @contextmanager
@@ -111,7 +119,7 @@ def test_growth_rule_is_never_contradicted(name: str, index: int) -> None:
     inputs = example.inputs()
     if any(x.is_complex() for x in inputs) or name in RANDOM:
         pytest.skip("inputs of a model are real, and its draws are held fixed")
-    program = capture(Plain(example.function), inputs, dynamic_batch=False)
+    program = program_of(name, index)
     analysis = analyse_growth(program)
     generator = torch.Generator().manual_seed(1)
     assert not interval_violations(program, analysis, _batches(inputs, generator))
@@ -130,7 +138,7 @@ def test_jet_rule_agrees_with_far_evaluation(name: str, index: int) -> None:
         pytest.skip("not followed to infinity")
     if not any(x.is_floating_point() for x in inputs):
         pytest.skip("nothing can move")
-    program = capture(Plain(example.function), inputs, dynamic_batch=False)
+    program = program_of(name, index)
     generator = torch.Generator().manual_seed(2)
     directions = [
         torch.randn(4, *x.shape, generator=generator, dtype=torch.float64) if x.is_floating_point() else None

@@ -6,10 +6,12 @@ from collections import Counter
 
 import pytest
 
-from farfield.growth import Status
+from farfield.growth import Extent, Site, Status, register_growth_rule
+from farfield.growth._extent import interval
+from farfield.growth._registry import find_growth_rule
 from growth.random_graphs import Outcome, examine, random_model
 
-FEW, MANY = range(40), range(10_000, 12_000)
+FEW, MANY = range(30), range(10_000, 12_000)
 
 
 def tally(outcomes: list[Outcome]) -> Counter[Status]:
@@ -39,3 +41,21 @@ def test_few_random_graphs() -> None:
 @pytest.mark.timeout(14_400)
 def test_many_random_graphs() -> None:
     check([examine(seed) for seed in MANY], unknown=0.10)
+
+
+def _bounding(site: Site) -> Extent:
+    return interval(-9.0, 9.0, *site.everything())
+
+
+@pytest.mark.parametrize(("op", "block"), [("batch_norm", "batch"), ("minimum", "minimum"), ("relu", "relu")])
+def test_a_wrong_rule_is_caught(op: str, block: str) -> None:
+    """An operator wrongly counted as bounding gives claims, or verdicts, that evaluation contradicts."""
+    seeds = [s for s in range(200) if any(step.name == block for step in random_model(s)[0].steps)][:4]
+    assert not any(examine(seed).wrong for seed in seeds)
+    before = find_growth_rule(op)
+    assert before is not None
+    register_growth_rule(op, _bounding)
+    try:
+        assert any(examine(seed).wrong for seed in seeds)
+    finally:
+        register_growth_rule(op, before)

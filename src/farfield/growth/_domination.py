@@ -23,6 +23,10 @@ __all__ = ["bounded_product", "bounded_quotient", "decay_powers", "growth_powers
 Lookup: TypeAlias = Callable[[str], Node]
 Powers: TypeAlias = dict[str, float]
 DEPTH = 8
+NON_NEGATIVE = frozenset(
+    {"abs", "exp", "norm", "relu", "sigmoid", "softmax", "softplus", "sqrt", "square", "std", "var"}
+)
+"""Functions that are their own size."""
 HOMOGENEOUS = frozenset({"abs", "cast", "gelu", "hardswish", "identity", "leaky_relu", "neg", "relu", "silu"})
 """Functions with |f(v)| ≤ C·|v| (casts between floating types)."""
 
@@ -76,7 +80,12 @@ def size_powers(name: str, lookup: Lookup, depth: int = DEPTH) -> Powers:
     first = node.inputs[0] if node.inputs else None
     if first is None:
         return {}
-    below = depth - 1
+    found = _sizes_behind(node, first, lookup, depth - 1)
+    return {**found, name: max(1.0, found.get(name, 1.0))} if node.op in NON_NEGATIVE else found
+
+
+def _sizes_behind(node: Node, first: str, lookup: Lookup, below: int) -> Powers:
+    """:func:`size_powers` in terms of what the node is made from."""
     if node.op == "abs":
         return _bases(first, lookup, below)
     if node.op == "square":
