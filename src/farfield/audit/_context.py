@@ -12,13 +12,18 @@ from farfield.audit._result import Place
 from farfield.graph import Node, Program
 from farfield.growth import BOUNDING_NORMS, EscapePath, GrowthReport, Status, Verdict
 
-__all__ = ["BOUNDING_NORMS", "CARRIERS", "Context", "one_row"]
+__all__ = ["BOUNDING_NORMS", "CARRIERS", "Context", "by_stored_statistics", "one_row"]
 
 CARRIERS = frozenset({
     "identity", "reshape", "permute", "expand", "squeeze", "unsqueeze", "cast", "getitem", "dropout", "slice",
     "select", "split", "chunk", "unbind", "repeat", "flip", "roll", "cat", "stack",
 })  # fmt: skip
 """Operators that only move entries about."""
+
+
+def by_stored_statistics(node: Node) -> bool:
+    """BatchNorm in evaluation mode, or InstanceNorm that tracks its statistics: affine, whatever its name."""
+    return node.op == "batch_norm" or (node.op == "instance_norm" and not node.attributes.get("use_input_stats", True))
 
 
 def one_row(program: Program, inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
@@ -73,7 +78,7 @@ class Context:
     @property
     def norms(self) -> tuple[Node, ...]:
         """Nodes of the program that bound whatever they are given."""
-        return self.program.find(*BOUNDING_NORMS)
+        return tuple(n for n in self.program.find(*BOUNDING_NORMS) if not by_stored_statistics(n))
 
     def place(self, name: str) -> Place:
         """A node as a place a person can go to."""
@@ -94,7 +99,12 @@ class Context:
                 return ()
         return tuple(dict.fromkeys(found))
 
-    def one_row(self) -> tuple[Tensor, ...] | None:
+    def by_stored_statistics(node: Node) -> bool:
+    """BatchNorm in evaluation mode, or InstanceNorm that tracks its statistics: affine, whatever its name."""
+    return node.op == "batch_norm" or (node.op == "instance_norm" and not node.attributes.get("use_input_stats", True))
+
+
+def one_row(self) -> tuple[Tensor, ...] | None:
         """The example inputs cut to one row each where the program leaves the batch free; None if they do not fit."""
         return one_row(self.program, self.inputs)
 

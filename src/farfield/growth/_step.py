@@ -72,8 +72,8 @@ class Step:
             return self.jet(index)
         return constant(torch.tensor(self.attributes[attribute], dtype=torch.float64))
 
-    def compute(self, *tensors: Tensor | None) -> Any:
-        """The operator itself on plain tensors."""
+    def compute(self, *tensors: Any) -> Any:
+        """The operator itself on plain tensors (a tuple of them for what a multi-output node returned)."""
         return compute_node(self.node, tensors, {})
 
 

@@ -1,4 +1,7 @@
-"""The rules, one file each, by code."""
+"""The rules, one file each, by code.
+
+Holds: ``ff001`` … and the registry. May import: what audit may. Never: renders, or reuses a code.
+"""
 
 from __future__ import annotations
 
