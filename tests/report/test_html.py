@@ -122,7 +122,7 @@ def test_bounded_cut_is_marked_and_the_wish_for_a_norm_is_not(audited):
     assert not any("+ norm after" in b.tags or b.on_path for b in drawing.boxes)
     both = collapse(audited("two inputs"))
     tags = {b.label: b.tags for b in both.boxes if b.tags}
-    assert tags == {"aux.1": ("cuts the paths",), "value.1": ("+ norm after",)}
+    assert tags == {"aux.1": ("cuts the paths",), "value.1": ("+ norm after", "FF001"), "cat": ("FF002",)}
 
 
 def test_undecided_place_is_marked(audited):

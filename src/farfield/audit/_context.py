@@ -22,8 +22,10 @@ CARRIERS = frozenset({
 
 
 def by_stored_statistics(node: Node) -> bool:
-    """BatchNorm in evaluation mode, or InstanceNorm that tracks its statistics: affine, whatever its name."""
-    return node.op == "batch_norm" or (node.op == "instance_norm" and not node.attributes.get("use_input_stats", True))
+    """BatchNorm in evaluation mode, or InstanceNorm that tracks statistics: affine, whatever its name."""
+    if node.op == "instance_norm":
+        return not node.attributes.get("use_input_stats", True)
+    return node.op == "batch_norm"
 
 
 def one_row(program: Program, inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
@@ -99,12 +101,7 @@ class Context:
                 return ()
         return tuple(dict.fromkeys(found))
 
-    def by_stored_statistics(node: Node) -> bool:
-    """BatchNorm in evaluation mode, or InstanceNorm that tracks its statistics: affine, whatever its name."""
-    return node.op == "batch_norm" or (node.op == "instance_norm" and not node.attributes.get("use_input_stats", True))
-
-
-def one_row(self) -> tuple[Tensor, ...] | None:
+    def one_row(self) -> tuple[Tensor, ...] | None:
         """The example inputs cut to one row each where the program leaves the batch free; None if they do not fit."""
         return one_row(self.program, self.inputs)
 

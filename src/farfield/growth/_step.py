@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
 
 from farfield.errors import InvalidValueError
 from farfield.graph import Node, SymbolicSize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from farfield.audit._context import Context
+from farfield.audit._context import Context, by_stored_statistics
 from farfield.audit._result import Finding, Outcome
 from farfield.audit.rules import Judgement, Rule
 
@@ -14,7 +14,7 @@ __all__ = ["RULE"]
 
 def check(context: Context) -> Judgement:
     """Fires for BatchNorms that growth passes through."""
-    layers = context.program.find("batch_norm")
+    layers = [n for n in context.program.nodes if by_stored_statistics(n)]
     if not layers:
         return Outcome.NOT_APPLICABLE, (), "the program has no BatchNorm"
     table = context.report.analysis
@@ -22,11 +22,12 @@ def check(context: Context) -> Judgement:
     if not context.escaping or not through:
         return Outcome.PASSED, (), "BatchNorm is there, and the bound does not rest on it"
     first = through[0]
+    kind = "a BatchNorm" if first.op == "batch_norm" else "an InstanceNorm that tracks statistics"
     more = f" (and {len(through) - 1} more)" if len(through) > 1 else ""
     finding = Finding(
         "FF003",
         "warning",
-        f"{first.module_path or first.name}{more} is a BatchNorm: with fixed statistics it multiplies and adds "
+        f"{first.module_path or first.name}{more} is {kind}: with stored statistics it multiplies and adds "
         "constants, so growth passes through it unchanged.",
         context.place(first.name),
         "Keep it if training needs it; for a bound add a LayerNorm, RMSNorm or GroupNorm, which divide by the "
