@@ -127,3 +127,16 @@ def test_the_pytest_marker(pytester):
     result = pytester.runpytest_subprocess(*plugin, "-q", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["*UNBOUNDED*", "*returned None*"])
+
+
+def test_one_tensor_given_for_two_inputs_does_not_make_them_one():
+    class Difference(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 1)
+
+        def forward(self, x, y):
+            return self.head(x - y)
+
+    same = torch.zeros(1, 4)
+    assert audit(Difference().eval(), (same, same), rays=0).verdict.name == "UNBOUNDED"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_map
 
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph._export import export_model, exported_modules, lower_exported
@@ -90,7 +91,7 @@ def capture(
         lowering, outputs = lower_exported(model, wanted)
         program = _program(lowering, outputs, "export", exported_modules(model), ())
     else:
-        args, kwargs = _arguments(example_inputs)
+        args, kwargs = _arguments(_distinct(example_inputs))
         with prepared(model):
             program = _captured(model, args, kwargs, wanted, dynamic_batch=dynamic_batch, prefer=prefer)
     if not program.outputs:
@@ -199,6 +200,21 @@ def _load(path: Path) -> ExportedProgram:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0].strip()[:300] if text else '(no message)'}"
+
+
+def _distinct(inputs: Any) -> Any:
+    """The same inputs, no tensor object in two places: torch.export would take two inputs for one, and x − y for 0."""
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) in seen:
+            return leaf.clone()
+        seen.add(id(leaf))
+        return leaf
+
+    return tree_map(own, inputs)
 
 
 def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
