@@ -27,7 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from farfield.graph import Program, capture
-from farfield.growth import GrowthReport, Status, Witness, analyse
+from farfield.growth import GrowthReport, Status, Verdict, Witness, analyse
 from growth.oracles import RADII, horizon_violations, interval_violations, rate_violations
 
 WIDTHS = (3, 4, 6, 8)
@@ -324,11 +324,20 @@ def examine(seed: int) -> Outcome:
     outcome.wrong += _horizon_faults(model, exact, program, rays)
     outcome.wrong += _verdict_faults(exact, examples, program, report, rays)
     if report.status is Status.UNKNOWN:
-        verdict = next(v for v in report.verdicts if v.status is Status.UNKNOWN)
-        outcome.cause = (
-            verdict.growth.kind.value if verdict.growth.reason is None else str(verdict.growth.reason)
-        )
+        outcome.cause = _cause(program, next(v for v in report.verdicts if v.status is Status.UNKNOWN))
     return outcome
+
+
+def _cause(program: Program, verdict: Verdict) -> str:
+    """Why a verdict stayed open: the reason, or what stands on the way along which growth was not excluded."""
+    if verdict.growth.reason is not None:
+        return verdict.growth.reason.text
+    ops = {program.node(name).op for path in verdict.paths for name in path.nodes}
+    if ops & {"div", "reciprocal", "rsqrt"}:
+        return f"{verdict.growth.kind.value}, through a quotient"
+    if {n.op for n in program.nodes} & {"sin", "cos", "round", "floor"}:
+        return f"{verdict.growth.kind.value}, beside an oscillation"
+    return f"{verdict.growth.kind.value}, through {', '.join(sorted(ops - {'input', 'identity', 'linear'}))}"
 
 
 def _at(rays: list[Tensor]) -> list[list[Tensor]]:
@@ -405,6 +414,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--verbose", action="store_true", help="describe graphs that stay UNKNOWN")
     options = parser.parse_args()
     torch.set_num_threads(1)
     tally: Counter[str] = Counter()
@@ -415,6 +425,8 @@ def main() -> None:
         tally["WRONG"] += bool(outcome.wrong)
         if outcome.cause:
             causes[outcome.cause] += 1
+            if options.verbose:
+                print(seed, outcome.cause, random_model(seed)[0].describe(), flush=True)
         if outcome.wrong:
             print(seed, outcome.status.name, outcome.wrong, random_model(seed)[0].describe(), flush=True)
     print(dict(tally))
