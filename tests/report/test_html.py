@@ -171,7 +171,9 @@ def test_rendering_time_grows_no_faster_than_the_graph(huge, modules):
 
     small, large = huge(60, modules), huge(480, modules)
     seconds(small)  # the template is compiled once
-    assert seconds(large) < 20 * seconds(small)  # eight times the nodes; a quadratic step would take sixty-four
+    assert seconds(large) < 20 * seconds(
+        small
+    )  # eight times the nodes; a quadratic step would take sixty-four
 
 
 def test_groups_never_form_a_cycle(audited):

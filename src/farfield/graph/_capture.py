@@ -203,7 +203,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _distinct(inputs: Any) -> Any:
-    """The same inputs, no tensor object in two places: torch.export would take two inputs for one, and x − y for 0."""
+    """The same inputs, no tensor object in two places: torch.export would take two inputs for one, x − y for 0."""
     seen: set[int] = set()
 
     def own(leaf: Any) -> Any:
