@@ -1,0 +1,100 @@
+"""Operators that move entries about: both ends go through the operator itself, exactly."""
+
+from __future__ import annotations
+
+import torch
+
+from farfield.certify.intervals._interval import Interval, divide, hull, point, spread
+from farfield.certify.intervals._registry import Bounds, Place, interval_rule, register_interval_rule
+
+__all__ = ["moved"]
+
+
+def moved(place: Place) -> Bounds:
+    """An operator that neither rounds nor turns the order of any argument: [f(lo, …), f(hi, …)]."""
+    lows = [
+        None if o is None else (o.lo if isinstance(o, Interval) else [p.lo for p in o])
+        for o in place.operands
+    ]
+    if all(o is None or (isinstance(o, Interval) and o.lo is o.hi) for o in place.operands):
+        ends = place.compute(*lows)
+        return Interval(ends, ends) if isinstance(ends, torch.Tensor) else tuple(Interval(e, e) for e in ends)
+    highs = [
+        None if o is None else (o.hi if isinstance(o, Interval) else [p.hi for p in o])
+        for o in place.operands
+    ]
+    lo, hi = place.compute(*lows), place.compute(*highs)
+    if isinstance(lo, torch.Tensor):
+        return Interval(lo, hi)
+    return tuple(Interval(low, high) for low, high in zip(lo, hi, strict=True))
+
+
+RESHAPING = (
+    "reshape",
+    "permute",
+    "expand",
+    "repeat",
+    "squeeze",
+    "unsqueeze",
+    "flip",
+    "roll",
+    "unfold",
+    "identity",
+)
+CUTTING = (
+    "cat",
+    "stack",
+    "pad",
+    "split",
+    "chunk",
+    "unbind",
+    "slice",
+    "select",
+    "diagonal",
+    "tril",
+    "triu",
+    "copy",
+)
+ORDERED = ("max_pool", "adaptive_max_pool", "amax", "amin", "floor", "ceil", "round", "trunc")
+OTHERS = ("item", "pixel_shuffle", "pixel_unshuffle", "slice_scatter", "select_scatter")
+for _name in (*RESHAPING, *CUTTING, *ORDERED, *OTHERS):
+    register_interval_rule(_name, moved)
+
+
+@interval_rule("getitem")
+def _getitem(place: Place) -> Interval:
+    operand = place.operands[0]
+    if not isinstance(operand, tuple):
+        return place.interval(0)
+    return operand[int(place.attributes["index"])]
+
+
+@interval_rule("cast")
+def _cast(place: Place) -> Interval:
+    """Real arithmetic: a floating type changes nothing; an integer type truncates; a boolean keeps only ≠ 0."""
+    x, dtype = place.operand(0, "input"), place.attributes["dtype"]
+    if dtype == torch.bool:
+        zero = (x.lo == 0) & (x.hi == 0)
+        other = (x.lo > 0) | (x.hi < 0)
+        return Interval(other.to(torch.float64), (~zero).to(torch.float64))
+    if dtype.is_floating_point:
+        return x
+    if dtype == torch.uint8 and bool((x.lo < 0).any()):
+        return spread(0.0, 255.0, place.shape)  # wraps around
+    limit = 2.0 ** (torch.iinfo(dtype).bits - 1) if dtype != torch.uint8 else 256.0
+    result = x.map(torch.trunc)
+    if bool((torch.maximum(result.hi, -result.lo) >= limit).any()):
+        producer = place.producers[0]
+        if producer is not None and producer.dtype is not None and producer.dtype.is_floating_point:
+            return result  # real arithmetic: integers without a largest
+    return result
+
+
+@interval_rule("dropout")
+def _dropout(place: Place) -> Interval:
+    x = place.interval(0)
+    if not place.attributes.get("train"):
+        return x
+    keep = 1.0 - float(place.attributes["p"])
+    zero = point(0.0)
+    return hull(zero.expand(x.shape), divide(x, point(keep))) if keep > 0 else zero.expand(x.shape)

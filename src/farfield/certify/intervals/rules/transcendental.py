@@ -1,0 +1,170 @@
+"""Roots, exponentials, logarithms, trigonometry: monotone piece by piece, refused outside their domains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from farfield.certify.intervals._interval import Interval, divide, down, point, up, widen
+from farfield.certify.intervals._registry import Place, interval_rule, register_interval_rule
+
+__all__ = ["root"]
+
+INF = math.inf
+LGAMMA_MINIMISER, LGAMMA_MINIMUM = 1.4616321449683623, -0.12148629053584962
+FARTHEST_ANGLE = 2.0**40
+"""Beyond it, whole periods are not counted."""
+
+
+def root(x: Interval) -> Interval:
+    """√v on v ≥ 0."""
+    lo, hi = torch.sqrt(x.lo.clamp_min(0.0)), torch.sqrt(x.hi.clamp_min(0.0))
+    return Interval(down(lo).clamp_min(0.0), up(hi))
+
+
+def _inside(
+    place: Place, least: float, largest: float, *, closed_below: bool = True, closed_above: bool = True
+) -> Interval:
+    """The argument, refused where it can leave the domain of the function."""
+    x = place.interval(0)
+    below = (x.lo < least) if closed_below else (x.lo <= least)
+    above = (x.hi > largest) if closed_above else (x.hi >= largest)
+    if bool((below | above).any()):
+        box = place.whole(0)
+        raise place.refuse(
+            f"its argument is only known to lie in [{float(box.lo):.4g}, {float(box.hi):.4g}], and the function is "
+            f"defined from {least:g} to {largest:g}{'' if closed_below and closed_above else ' without the ends'}"
+        )
+    return x
+
+
+def _increasing(
+    name: str,
+    function: Callable[[Tensor], Tensor],
+    lo: float = -INF,
+    hi: float = INF,
+    *,
+    least: float = -INF,
+    open_domain: bool = False,
+    margin: float = 0.0,
+) -> None:
+    """Register an increasing function with its domain, its least value and an absolute margin near its zeros."""
+
+    def rule(place: Place) -> Interval:
+        x = place.interval(0)
+        if math.isfinite(lo) or math.isfinite(hi):
+            ends = not open_domain
+            x = _inside(place, lo, hi, closed_below=ends, closed_above=ends or math.isinf(hi))
+        result = widen(function(x.lo), function(x.hi), absolute=margin or 2.0**-1022)
+        return Interval(result.lo.clamp_min(least), result.hi)
+
+    register_interval_rule(name, rule)
+
+
+_increasing("exp", torch.exp, least=0.0)
+_increasing("exp2", torch.exp2, least=0.0)
+_increasing("expm1", torch.expm1, least=-1.0)
+_increasing("log1p", torch.log1p, -1.0, INF, open_domain=True)
+_increasing("sinh", torch.sinh)
+_increasing("asinh", torch.asinh)
+_increasing("acosh", torch.acosh, 1.0, INF, least=0.0, margin=2.0**-50)
+_increasing("asin", torch.asin, -1.0, 1.0)
+_increasing("atanh", torch.atanh, -1.0, 1.0, open_domain=True)
+_increasing("erfinv", torch.erfinv, -1.0, 1.0, open_domain=True)
+
+
+def _logarithm(function: Callable[[Tensor], Tensor]) -> Callable[[Place], Interval]:
+    def rule(place: Place) -> Interval:
+        x = place.interval(0)
+        if bool((x.lo < 0).any()) or (bool((x.lo == 0).any()) and place.can_vanish(0)):
+            x = _inside(place, 0.0, INF, closed_below=False)
+        return widen(function(x.lo), function(x.hi))
+
+    return rule
+
+
+for _name in ("log", "log2", "log10"):
+    register_interval_rule(_name, _logarithm(getattr(torch, _name)))
+
+
+@interval_rule("sqrt")
+def _sqrt(place: Place) -> Interval:
+    return root(_inside(place, 0.0, INF))
+
+
+@interval_rule("rsqrt")
+def _rsqrt(place: Place) -> Interval:
+    x = _inside(place, 0.0, INF)
+    if place.can_vanish(0):
+        raise place.refuse("its argument can be 0")
+    result = divide(point(1.0), root(x))
+    return widen(result.lo, result.hi)  # torch.rsqrt itself is not correctly rounded
+
+
+@interval_rule("cosh")
+def _cosh(place: Place) -> Interval:
+    x = place.interval(0)
+    result = widen(torch.cosh(x.mignitude), torch.cosh(x.magnitude))
+    return Interval(result.lo.clamp_min(1.0), result.hi)
+
+
+@interval_rule("acos")
+def _acos(place: Place) -> Interval:
+    x = _inside(place, -1.0, 1.0)
+    result = widen(torch.acos(x.hi), torch.acos(x.lo))
+    return Interval(result.lo.clamp_min(0.0), result.hi)
+
+
+def _holds_multiple(x: Interval, offset: float, period: float) -> Tensor:
+    """Some offset + k·period may lie in the interval; said too often near its ends, never too rarely."""
+    slack = 2.0**-40 * (1.0 + x.magnitude.clamp_max(FARTHEST_ANGLE))
+    first = torch.ceil((x.lo - slack - offset) / period)
+    last = torch.floor((x.hi + slack - offset) / period)
+    return (first <= last) | (x.magnitude > FARTHEST_ANGLE)
+
+
+def _wave(function: Callable[[Tensor], Tensor], peak: float) -> Callable[[Place], Interval]:
+    """Sine and cosine: the ends, and ±1 where a peak or a trough lies between."""
+
+    def rule(place: Place) -> Interval:
+        x = place.interval(0)
+        at = [function(end.clamp(-FARTHEST_ANGLE, FARTHEST_ANGLE)) for end in (x.lo, x.hi)]
+        result = widen(torch.minimum(*at), torch.maximum(*at), absolute=2.0**-52)
+        trough = _holds_multiple(x, peak - math.pi, 2 * math.pi)
+        lo = torch.where(trough, -1.0, result.lo.clamp_min(-1.0))
+        return Interval(lo, torch.where(_holds_multiple(x, peak, 2 * math.pi), 1.0, result.hi.clamp_max(1.0)))
+
+    return rule
+
+
+register_interval_rule("sin", _wave(torch.sin, math.pi / 2))
+register_interval_rule("cos", _wave(torch.cos, 0.0))
+
+
+@interval_rule("tan")
+def _tan(place: Place) -> Interval:
+    x = place.interval(0)
+    if bool(_holds_multiple(x, math.pi / 2, math.pi).any()):
+        raise place.refuse("a pole at an odd multiple of π/2 may lie among its arguments")
+    return widen(torch.tan(x.lo), torch.tan(x.hi))
+
+
+@interval_rule("lgamma")
+def _lgamma(place: Place) -> Interval:
+    """Falls up to 1.4616…, rises from there."""
+    x = _inside(place, 0.0, INF, closed_below=False)
+    ends = [torch.lgamma(end) for end in (x.lo, x.hi)]
+    # ln Γ has zeros at 1 and 2, near which only the absolute error is small.
+    result = widen(torch.minimum(*ends), torch.maximum(*ends), 2.0**-46, 2.0**-46)
+    bottom = (x.lo <= LGAMMA_MINIMISER + 1e-6) & (x.hi >= LGAMMA_MINIMISER - 1e-6)
+    lo = torch.where(bottom, LGAMMA_MINIMUM - 2.0**-46, result.lo.clamp_min(LGAMMA_MINIMUM - 2.0**-46))
+    return Interval(lo, result.hi)
+
+
+@interval_rule("digamma")
+def _digamma(place: Place) -> Interval:
+    x = _inside(place, 0.0, INF, closed_below=False)
+    return widen(torch.digamma(x.lo), torch.digamma(x.hi), 2.0**-46, 2.0**-46)

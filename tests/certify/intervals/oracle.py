@@ -1,0 +1,184 @@
+"""What intervals claim, against evaluation in float64 at points of the boxes and nothing else. No slack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from farfield.certify.intervals import Interval, propagate, register_interval_rule
+from farfield.certify.intervals._registry import IntervalRule, find_interval_rule, unregister_interval_rule
+from farfield.graph import Example, Program, Sample
+
+DOUBLE = torch.float64
+Violation = tuple[str, str, float, float, float]
+
+
+class Plain(nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
+
+
+@contextmanager
+def rule_of(op: str, rule: IntervalRule) -> Iterator[None]:
+    """Another interval rule for the length of a test."""
+    before = find_interval_rule(op)
+    register_interval_rule(op, rule)
+    try:
+        yield
+    finally:
+        if before is None:
+            unregister_interval_rule(op)
+        else:
+            register_interval_rule(op, before)
+
+
+def _outside(value: Tensor, box: Interval) -> tuple[float, float, float] | None:
+    if tuple(value.shape) != tuple(box.shape):
+        return math.nan, math.nan, math.nan
+    value = value if value.is_complex() else value.to(DOUBLE)
+    bad = ~box.contains(value)
+    if not bool(bad.any()):
+        return None
+    worst = torch.view_as_real(value[bad])[0, 0] if value.is_complex() else value[bad][0]
+    return float(worst), float(box.lo[bad][0]), float(box.hi[bad][0])
+
+
+def violations(
+    program: Program,
+    boxes: Mapping[str, Interval],
+    points: Iterable[Sequence[Tensor]],
+    given: Mapping[str, Interval] | None = None,
+) -> list[Violation]:
+    """Nodes whose value leaves its interval: (node, op, value, lo, hi)."""
+    claims = propagate(program, boxes, given)
+    found: list[Violation] = []
+    for batch in points:
+        values = program.evaluate(*batch)
+        for node in program.nodes:
+            value, claim = values[node.name], claims[node.name]
+            pairs = zip(value, claim, strict=True) if isinstance(claim, tuple) else [(value, claim)]
+            for part, box in pairs:
+                out = _outside(part, box)
+                if out is not None:
+                    found.append((node.name, node.op, *out))
+        if found:
+            return found
+    return found
+
+
+# ------------------------------------------------------------------ boxes and points
+
+KINDS = ("point", "tiny", "narrow", "wide", "huge", "half", "free")
+RADII = {"point": 0.0, "tiny": 1e-9, "narrow": 1e-2, "wide": 1.0, "huge": 1e6}
+
+
+def box_around(
+    sample: Sample, centre: Tensor, kind: str, generator: torch.Generator, domain: tuple[float, float] | None
+) -> Interval | None:
+    """A box of this kind for one input; ``None`` leaves it free."""
+    if not (centre.is_floating_point() or centre.is_complex()):
+        if kind in ("half", "free"):
+            return None
+        end = centre.to(DOUBLE)
+        return Interval(end, end)
+    if centre.is_complex():
+        if kind == "free":
+            return None
+        ends = torch.view_as_real(centre)
+        radius = RADII.get(kind, 1.0)
+        return Interval(ends.amin(-1) - radius, ends.amax(-1) + radius)
+    if kind == "free" and domain is None:
+        return None
+    if kind in ("half", "free"):
+        low = domain[0] if domain else -math.inf
+        high = domain[1] if domain else math.inf
+        up = torch.rand(centre.shape, generator=generator, dtype=DOUBLE) > 0.5
+        lo = torch.where(up, centre, torch.full_like(centre, low))
+        hi = torch.where(up, torch.full_like(centre, high), centre)
+        return Interval(lo, hi)
+    scale = torch.rand(centre.shape, generator=generator, dtype=DOUBLE) + 0.5
+    lo, hi = (
+        centre - RADII[kind] * scale,
+        centre + RADII[kind] * scale.flip(-1) if scale.ndim else centre + RADII[kind],
+    )
+    if domain is not None:
+        lo, hi = lo.clamp(*domain), hi.clamp(*domain)
+    return Interval(lo, hi)
+
+
+def point_in(
+    sample: Sample, centre: Tensor, box: Interval | None, how: str, generator: torch.Generator
+) -> Tensor:
+    """One value of an input inside its box: a corner, near a corner, or anywhere."""
+    if box is None:
+        if centre.is_floating_point():
+            scale = 10.0 ** float(6 * torch.rand((), generator=generator) - 3)
+            return scale * torch.randn(centre.shape, generator=generator, dtype=DOUBLE)
+        if centre.is_complex():
+            return torch.randn(centre.shape, generator=generator, dtype=torch.complex128)
+        return sample.draw(generator)
+    if centre.is_complex():
+        parts = [point_in(sample, centre.real, box, how, generator) for _ in range(2)]
+        return torch.complex(*parts)
+    if not centre.is_floating_point():
+        return centre
+    far = 10.0 ** float(5 * torch.rand((), generator=generator) - 2)
+    spread = far * torch.rand(centre.shape, generator=generator, dtype=DOUBLE)
+    free = torch.isinf(box.lo) & torch.isinf(box.hi)
+    lo = torch.where(torch.isinf(box.lo), torch.where(free, -spread, box.hi - spread), box.lo)
+    hi = torch.where(torch.isinf(box.hi), torch.where(free, spread, box.lo + spread), box.hi)
+    u = torch.rand(centre.shape, generator=generator, dtype=DOUBLE)
+    if how == "corner":
+        return torch.where(u > 0.5, lo, hi)
+    if how == "one corner":
+        # One entry at one end, the rest at the other: where norms and softmax are extreme.
+        first = torch.zeros(centre.numel(), dtype=torch.bool)
+        if centre.numel():
+            first[int(torch.randint(centre.numel(), (), generator=generator))] = True
+        flip = bool(torch.rand((), generator=generator) > 0.5)
+        return torch.where(first.reshape(centre.shape) ^ flip, lo, hi)
+    if how == "edge":
+        u = (3.0 * u - 1.0).clamp(0.0, 1.0)
+    return (lo + u * (hi - lo)).clamp(lo, hi)
+
+
+def points(
+    example: Example,
+    centres: Sequence[Tensor],
+    boxes: Sequence[Interval | None],
+    generator: torch.Generator,
+    count: int,
+) -> Iterator[list[Tensor]]:
+    """Points of the boxes: corners, edges and the inside by turns."""
+    ways = ("corner", "inside", "one corner", "edge")
+    for k in range(count):
+        yield [
+            point_in(sample, centre, box, ways[k % 4], generator)
+            for sample, centre, box in zip(example.samples, centres, boxes, strict=True)
+        ]
+
+
+# ------------------------------------------------------------------ small models
+
+
+def network(middle: Callable[[Tensor], Tensor] | nn.Module, width: int = 6, seed: int = 0) -> nn.Module:
+    """Linear, something, Linear, with weights from a generator of their own."""
+    model = nn.Sequential(
+        nn.Linear(4, width), middle if isinstance(middle, nn.Module) else Plain(middle), nn.LazyLinear(2)
+    ).double()
+    model(torch.zeros(2, 4, dtype=DOUBLE))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=DOUBLE))
+    return model.eval()
