@@ -34,9 +34,21 @@ SELECTING = frozenset(
         "roll",
         "slice",
         "select",
+        "diagonal",
+        "cat",
+        "stack",
+        "split",
+        "chunk",
+        "unbind",
+        "copy",
+        "cast",
+        "dropout",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "unfold",
+        "tril",
+        "triu",
     ]
-    + ["diagonal", "cat", "stack", "split", "chunk", "unbind", "copy", "cast", "dropout", "pixel_shuffle"]
-    + ["pixel_unshuffle", "unfold", "tril", "triu"]
 )
 """Operators that move entries about, or drop them, and round nothing."""
 SUMMING = frozenset(["sum", "mean", "avg_pool", "adaptive_avg_pool", "add", "sub", "neg"])

@@ -111,9 +111,12 @@ class Network:
                 reached.add(index)
                 form = self.blocks[index].form
                 stack.extend(form.matrices if form is not None else ())
-        return self.output.degree == 0 and all(
-            self.blocks[i].kind != "box" or self.blocks[i].op == "input" for i in reached
-        )
+        return self.output.degree == 0 and all(_traced(self.blocks[i]) for i in reached)
+
+
+def _traced(block: Block) -> bool:
+    """Known as a function of the input, not only by its range."""
+    return block.kind == "input" or block.form is not None or block.op == "input"
 
 
 def build_network(
