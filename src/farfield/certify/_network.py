@@ -23,17 +23,17 @@ import torch
 from torch import Tensor
 
 from farfield.certify._form import SELECTING, SUMMING, WEIGHTED, Form, affine_step, constant_form, scaled
+from farfield.certify._scalar import scalar_names
 from farfield.certify.intervals import Interval
 from farfield.errors import FarfieldError
 from farfield.graph import Node, Program, compute_node
-from farfield.growth import profile_names
 
 __all__ = ["Block", "Network", "TooLargeError", "build_network"]
 
 ENTRY_LIMIT = 60_000_000
 """Entries of all coefficient matrices together; a larger network is bounded by intervals alone."""
 NORMS = frozenset(["layer_norm", "rms_norm", "group_norm", "instance_norm", "l2_normalize"])
-CURVES = frozenset(profile_names())
+CURVES = frozenset(scalar_names())
 
 
 class TooLargeError(FarfieldError):

@@ -1,0 +1,397 @@
+"""The maximisation behind a bound: one affine objective over balls, boxes and scalar curves.
+
+    maximise  c·x + Σ w·y_last   over   x = (sources, curves),  y = σ(Fx + b),  ball: xᵀGx ≤ ρ²,  box: lo ≤ x ≤ hi
+
+A norm met straight behind the homogeneous input is *parametrised*, not only enclosed: on the ellipsoid
+{u : uᵀGu = 1}, G = CᵀC/count + ε e_t e_tᵀ, its value is C u exactly, so the ball has the input's dimension plus one
+instead of the layer's width. Every other norm is its image: ‖y‖ ≤ ρ, Σy = 0 where it centres.
+
+All variables are scaled by powers of two, which round nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from farfield.certify._form import UNIT, Form
+from farfield.certify._network import Block, Network
+from farfield.certify._rounding import TINY, gamma, row_norms, spectral_bound
+from farfield.certify._scalar import Scalar, scalar
+from farfield.errors import FarfieldError
+
+__all__ = ["Ball", "Box", "Curve", "NoProblemError", "Problem", "build_problem"]
+
+
+class NoProblemError(FarfieldError):
+    """The network can't be written as a maximisation of this kind; the message says why."""
+
+
+@dataclass(frozen=True)
+class Ball:
+    """xᵀ gram x ≤ radius² for the variables of ``columns``; with Σx = 0 where ``centred``."""
+
+    columns: slice
+    gram: Tensor
+    gram_magnitude: Tensor
+    radius: float
+    centred: bool
+    block: int
+
+
+@dataclass(frozen=True)
+class Box:
+    """lo ≤ x ≤ hi for the variables of ``columns``."""
+
+    columns: slice
+    lo: Tensor
+    hi: Tensor
+    block: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """y = σ(z), z = matrix @ x + offset within [lo, hi]; both y and z are divided by ``unit``.
+
+    ``columns`` is ``None`` where y enters nothing but the objective: then it isn't a variable.
+    """
+
+    columns: slice | None
+    matrix: Tensor
+    magnitude: Tensor
+    offset: Tensor
+    offset_magnitude: Tensor
+    lo: Tensor
+    hi: Tensor
+    unit: Tensor
+    scalar: Scalar
+    block: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """See the module. ``objective`` (outputs, size) and ``last`` (per curve, (outputs, entries)) hold every output."""
+
+    size: int
+    balls: tuple[Ball, ...]
+    boxes: tuple[Box, ...]
+    curves: tuple[Curve, ...]
+    objective: Tensor
+    objective_magnitude: Tensor
+    last: tuple[Tensor | None, ...]
+    last_magnitude: tuple[Tensor | None, ...]
+    offset: Tensor
+    offset_magnitude: Tensor
+    cone: Tensor
+    """(rows, size): forms that are never negative."""
+
+
+def build_problem(network: Network, sizes: Mapping[int, Tensor] | None = None, limit: int = 3000) -> Problem:
+    """The maximisation problem of a network's output.
+
+    Parameters
+    ----------
+    network
+        From :func:`farfield.certify._network.build_network`.
+    sizes
+        Curve → typical |z| of each entry, from a few evaluations: units only, no claim rests on them.
+
+    Raises
+    ------
+    NoProblemError
+        If the output depends on something that is neither bounded nor described, or on more than ``limit`` variables.
+    """
+    return _Assembly(network, sizes or {}, limit).build()
+
+
+class _Assembly:
+    def __init__(self, network: Network, sizes: Mapping[int, Tensor], limit: int) -> None:
+        self.network, self.sizes, self.limit = network, sizes, limit
+        self.needed = network.needed()
+        feeding = {
+            b
+            for i in self.needed
+            if network.blocks[i].kind == "curve"
+            for b in _form(network.blocks[i]).matrices
+        }
+        self.kept = [i for i in self.needed if network.blocks[i].kind != "curve" or i in feeding]
+        self.columns: dict[int, slice] = {}
+        self.scale: dict[int, Tensor] = {}
+        self.maps: dict[int, tuple[Tensor, Tensor]] = {}
+        self.balls: list[Ball] = []
+        self.boxes: list[Box] = []
+        self.curves: list[Curve] = []
+        self.cone: list[tuple[slice, Tensor]] = []
+        self.norms: dict[int, float] = {}
+        self.ranges: dict[int, tuple[Tensor, Tensor]] = {}
+        self.support: dict[int, Tensor] = {}
+        self.size = 0
+
+    def build(self) -> Problem:
+        for index in self.needed:
+            block = self.network.blocks[index]
+            if block.kind == "norm":
+                self._norm(index, block)
+            elif block.kind == "box":
+                self._box(index, block)
+            elif block.kind == "curve":
+                self._curve(index, block)
+            else:
+                raise NoProblemError("the output depends on the input itself, without a bound on the way")
+        curves = tuple(self._widened(c) for c in self.curves)
+        output = self.network.output
+        objective, magnitude = self._row(output, skip={c.block for c in curves if c.columns is None})
+        last, last_magnitude = [], []
+        for curve in curves:
+            inside = curve.columns is None and curve.block in output.matrices
+            last.append(output.matrices[curve.block] * curve.unit if inside else None)
+            last_magnitude.append(output.magnitudes[curve.block] * curve.unit if inside else None)
+        cone = torch.zeros(len(self.cone), self.size, dtype=torch.float64)
+        for row, (columns, values) in enumerate(self.cone):
+            cone[row, columns] = values
+        return Problem(
+            self.size, tuple(self.balls), tuple(self.boxes), curves, objective, magnitude, tuple(last),
+            tuple(last_magnitude), output.offset, output.offset_magnitude, cone,
+        )  # fmt: skip
+
+    # -- sources -----------------------------------------------------------------------------------------------
+
+    def _place(self, index: int, size: int, scale: Tensor) -> slice:
+        self.size += size
+        if self.size > self.limit:
+            raise NoProblemError(f"the output depends on more than {self.limit} variables")
+        self.columns[index] = slice(self.size - size, self.size)
+        self.scale[index] = scale
+        return self.columns[index]
+
+    def _box(self, index: int, block: Block) -> None:
+        lo, hi = block.lo, block.hi
+        assert lo is not None and hi is not None
+        if not bool((torch.isfinite(lo) & torch.isfinite(hi)).all()):
+            raise NoProblemError(f"no range is known for {block.node!r}")
+        scale = _power_of_two(torch.maximum(lo.abs(), hi.abs()))
+        columns = self._place(index, block.size, scale)
+        self.boxes.append(Box(columns, lo / scale, hi / scale, index))
+        self.ranges[index] = (lo / scale, hi / scale)
+        self.norms[index] = float(torch.linalg.vector_norm(torch.maximum(lo.abs(), hi.abs()) / scale)) * (
+            1 + 1e-12
+        )
+
+    def _norm(self, index: int, block: Block) -> None:
+        if not self._parametrised(index, block):
+            self._image(index, block)
+
+    def _image(self, index: int, block: Block) -> None:
+        groups = block.groups
+        assert groups is not None
+        scale = torch.full(
+            (block.size,),
+            float(_power_of_two(torch.tensor(block.radius, dtype=torch.float64))),
+            dtype=torch.float64,
+        )
+        columns = self._place(index, block.size, scale)
+        if groups.shape[0] > 1:  # variables of a group side by side
+            order = torch.zeros(block.size, block.size, dtype=torch.float64)
+            order[groups.reshape(-1), torch.arange(block.size)] = 1.0
+            self.maps[index] = (order, torch.zeros_like(order))
+        width = groups.shape[1]
+        eye = torch.eye(width, dtype=torch.float64)
+        radius = block.radius / float(scale[0])
+        for group in range(groups.shape[0]):
+            start = columns.start + group * width
+            self.balls.append(
+                Ball(slice(start, start + width), eye, torch.zeros_like(eye), radius, block.centred, index)
+            )
+        reach = radius * (math.sqrt(1.0 - 1.0 / width) if block.centred and width > 1 else 1.0) * (1 + 1e-14)
+        self.ranges[index] = (torch.full_like(scale, -reach), torch.full_like(scale, reach))
+        self.norms[index] = radius * math.sqrt(groups.shape[0]) * (1 + 1e-14)
+
+    def _parametrised(self, index: int, block: Block) -> bool:
+        form, groups = block.form, block.groups
+        if form is None or groups is None or form.degree != 1 or groups.shape[0] != 1 or block.norm_eps <= 0:
+            return False
+        sources = list(form.matrices)
+        if len(sources) != 1 or self.network.blocks[sources[0]].kind != "input" or sources[0] in self.columns:
+            return False
+        width = self.network.blocks[sources[0]].size
+        if width > groups.shape[1] - 1:
+            return False
+        matrix, magnitude = form.matrices[sources[0]].clone(), form.magnitudes[sources[0]].clone()
+        matrix[:, -1] += form.offset
+        magnitude[:, -1] += form.offset_magnitude + matrix[:, -1].abs()
+        if block.centred:
+            mean = matrix.mean(0, keepdim=True)
+            magnitude = (
+                magnitude
+                + magnitude.mean(0, keepdim=True)
+                + (matrix.shape[0] + 4) * (matrix.abs() + matrix.abs().mean(0, keepdim=True))
+            )
+            matrix = matrix - mean
+        scale = _power_of_two(torch.linalg.vector_norm(matrix, dim=0) / block.radius).reciprocal()
+        matrix, magnitude = matrix * scale, magnitude * scale
+        gram = matrix.T @ matrix / block.count
+        size = (matrix.abs() + UNIT * magnitude).T
+        gram_magnitude = (size @ (magnitude + (matrix.shape[0] + 4) * matrix.abs())) * (2.0 / block.count)
+        gram[-1, -1] += block.norm_eps * float(scale[-1]) ** 2
+        gram_magnitude[-1, -1] += gram[-1, -1]
+        whitened = _whitening(gram, gram_magnitude)
+        if whitened is None:
+            return False
+        root, shrink = whitened
+        columns = self._place(index, width, scale)
+        # The variables are those of the input: x = u / scale, and the norm's value is matrix @ x.
+        self.scale[index] = torch.ones_like(scale)
+        self.maps[index] = (matrix, magnitude)
+        self.balls.append(Ball(columns, gram, gram_magnitude, 1.0, False, index))
+        t = torch.zeros(width, dtype=torch.float64)
+        t[-1] = 1.0
+        self.cone.append((columns, t))
+        self.support[index] = root / shrink
+        self.norms[index] = block.radius * (1 + 1e-14)
+        return True
+
+    # -- curves ------------------------------------------------------------------------------------------------
+
+    def _curve(self, index: int, block: Block) -> None:
+        form = _form(block)
+        if form.degree:
+            raise NoProblemError(f"{block.node!r} is reached from the input without a norm on the way")
+        matrix, magnitude = self._row(form)
+        lo, hi = self._range(form, matrix, magnitude)
+        if block.lo is not None and block.hi is not None:
+            lo, hi = torch.maximum(lo, block.lo), torch.minimum(hi, block.hi)
+        lo, hi = torch.minimum(lo, hi), torch.maximum(lo, hi)
+        if not bool((torch.isfinite(lo) & torch.isfinite(hi)).all()):
+            raise NoProblemError(f"no range is known for the argument of {block.node!r}")
+        reach = torch.maximum(lo.abs(), hi.abs())
+        typical = self.sizes.get(index)
+        if typical is not None:
+            reach = torch.minimum(reach, torch.maximum(typical, typical.mean() / 8 + 1e-12))
+        unit = _power_of_two(reach)
+        function = scalar(block.op, block.attributes)
+        columns = self._place(index, block.size, unit) if index in self.kept else None
+        self.curves.append(
+            Curve(
+                columns,
+                matrix / unit[:, None],
+                magnitude / unit[:, None],
+                form.offset / unit,
+                form.offset_magnitude / unit,
+                lo / unit,
+                hi / unit,
+                unit,
+                function,
+                index,
+            )  # fmt: skip
+        )
+        low, high = function.image(lo, hi)
+        self.ranges[index] = (low / unit, high / unit)
+        size = torch.maximum(low.abs(), high.abs()) / unit
+        self.norms[index] = min(
+            float(torch.linalg.vector_norm(size)) * (1 + 1e-12), self._lipschitz(form, block, unit, function)
+        )
+
+    def _lipschitz(self, form: Form, block: Block, unit: Tensor, function: Scalar) -> float:
+        """‖y/unit‖ ≤ ‖σ(b)/unit‖ + L Σ ‖F/unit‖₂ ‖x‖, |σ(z) − σ(b)| ≤ L|z − b|."""
+        total = 0.0
+        for b in form.matrices:
+            piece, _ = self._mapped(form, b)
+            # Variables behind a map are bounded through the block's own value.
+            direct = form.matrices[b] if b in self.maps else piece
+            total += spectral_bound(direct / unit[:, None]) * self.norms[b]
+        base = torch.linalg.vector_norm(function.function(form.offset) / unit)
+        return (float(base) + function.slope * total) * (1 + 1e-9) + 1e-12
+
+    def _range(self, form: Form, matrix: Tensor, magnitude: Tensor) -> tuple[Tensor, Tensor]:
+        """Z's range: per source the better of the ball and the box, and all of it against Cauchy–Schwarz."""
+        half = torch.zeros_like(form.offset)
+        middle = form.offset.clone()
+        size = form.offset_magnitude.clone()
+        for b in form.matrices:
+            piece, piece_magnitude = self._mapped(form, b)
+            direct = form.matrices[b] if b in self.maps else piece
+            reach = row_norms(direct) * self.norms[b]
+            if b in self.support:
+                reach = torch.minimum(
+                    reach, row_norms(piece @ self.support[b]) * (1 + gamma(4 * piece.shape[1] + 8))
+                )
+            elif b not in self.maps and b in self.ranges:
+                lo, hi = self.ranges[b]
+                centre, radius = (lo + hi) / 2, (hi - lo) / 2 * (1 + 1e-14)
+                around = (piece.abs() @ radius) * (1 + gamma(piece.shape[1] + 4))
+                plain = reach < around
+                middle = middle + torch.where(plain, torch.zeros_like(around), piece @ centre)
+                size = size + (piece.shape[1] + 4) * (piece.abs() @ centre.abs())
+                reach = torch.where(plain, reach, around)
+            half = half + reach
+            size = size + row_norms(piece_magnitude + 8 * piece.abs()) * max(1.0, self.norms[b]) * 8
+        size = size + 8 * (middle.abs() + half)
+        slack = UNIT * size + TINY
+        return middle - half - slack, middle + half + slack
+
+    def _widened(self, curve: Curve) -> Curve:
+        pad = self.size - curve.matrix.shape[1]
+        wide = [torch.nn.functional.pad(t, (0, pad)) for t in (curve.matrix, curve.magnitude)]
+        return Curve(
+            curve.columns, wide[0], wide[1], curve.offset, curve.offset_magnitude, curve.lo, curve.hi, curve.unit,
+            curve.scalar, curve.block,
+        )  # fmt: skip
+
+    # -- forms in the problem's variables ----------------------------------------------------------------------
+
+    def _mapped(self, form: Form, block: int) -> tuple[Tensor, Tensor]:
+        matrix, magnitude = form.matrices[block], form.magnitudes[block]
+        if block in self.maps:
+            inner, inner_magnitude = self.maps[block]
+            length = inner.shape[0]
+            magnitude = magnitude @ inner.abs() + matrix.abs() @ (
+                inner_magnitude + (length + 4) * inner.abs()
+            )
+            matrix = matrix @ inner
+        scale = self.scale[block]
+        return matrix * scale, magnitude * scale
+
+    def _row(self, form: Form, skip: set[int] | None = None) -> tuple[Tensor, Tensor]:
+        matrix = torch.zeros(form.size, self.size, dtype=torch.float64)
+        magnitude = torch.zeros_like(matrix)
+        for b in form.matrices:
+            if skip and b in skip:
+                continue
+            piece, size = self._mapped(form, b)
+            matrix[:, self.columns[b]] += piece
+            magnitude[:, self.columns[b]] += size
+        return matrix, magnitude
+
+
+def _form(block: Block) -> Form:
+    assert block.form is not None
+    return block.form
+
+
+def _power_of_two(value: Tensor) -> Tensor:
+    """The power of two next above, 1 for 0."""
+    safe = torch.where(value > 0, value.clamp(1e-150, 1e150), torch.ones_like(value))
+    return torch.exp2(torch.ceil(torch.log2(safe.to(torch.float64))))
+
+
+def _whitening(gram: Tensor, magnitude: Tensor) -> tuple[Tensor, float] | None:
+    """(W, s) with ‖p‖ ≤ ‖G^{1/2} W p‖ / s for every p: the ellipsoid {uᵀGu ≤ 1} lies in W·(ball of radius 1/s).
+
+    From a computed W ≈ G^{-1/2} by ‖I − WᵀGW‖ ≤ δ < 1, s = √(1 − δ), rounding included; ``None`` where G is too
+    close to singular.
+    """
+    factor, info = torch.linalg.cholesky_ex(gram)
+    if int(info):
+        return None
+    size = gram.shape[0]
+    root = torch.linalg.solve_triangular(factor.T, torch.eye(size, dtype=gram.dtype), upper=True)
+    product = root.T @ gram @ root
+    error = gamma(3 * size + 8) * (root.abs().T @ gram.abs() @ root.abs())
+    error = error + 2 * UNIT * (root.abs().T @ magnitude @ root.abs())
+    delta = float(((product - torch.eye(size, dtype=gram.dtype)).abs() + error).sum(1).max()) * (1 + 1e-12)
+    if not delta < 1e-3 or bool((torch.diagonal(root) == 0).any()):
+        return None
+    return root, math.sqrt(1.0 - delta) * (1 - 1e-15)
