@@ -155,11 +155,16 @@ def _clean(lo: Tensor, hi: Tensor) -> Interval:
     )
 
 
-def tidy(value: Interval) -> Interval:
-    """A lower end of +∞ (an overflow) is the largest number instead, an upper end of −∞ the least."""
+def tidy(value: Interval, infinite: Tensor | None = None) -> Interval:
+    """A lower end of +∞ (an overflow) is the largest number instead, an upper end of −∞ the least; but not where the
+    value can truly be infinite.
+    """
     if value.lo is value.hi and bool(torch.isfinite(value.lo).all()):
         return value
-    return Interval(value.lo.clamp_max(LARGEST), value.hi.clamp_min(-LARGEST))
+    lo, hi = value.lo.clamp_max(LARGEST), value.hi.clamp_min(-LARGEST)
+    if infinite is not None:
+        lo, hi = torch.where(infinite, value.lo, lo), torch.where(infinite, value.hi, hi)
+    return Interval(lo, hi)
 
 
 def widen(lo: Tensor, hi: Tensor, relative: float = RELATIVE, absolute: float | Tensor = TINY) -> Interval:
@@ -224,8 +229,10 @@ def negate(a: Interval) -> Interval:
 
 
 def add(a: Interval, b: Interval) -> Interval:
-    """V + w, one unit outwards; a sum of one-signed terms keeps its sign."""
+    """V + w, one unit outwards; a sum of one-signed terms keeps its sign, and a mask of −∞ stays one."""
     lo, hi = down(a.lo + b.lo), up(a.hi + b.hi)
+    hi = torch.where((a.hi == -INF) | (b.hi == -INF), -INF, hi)
+    lo = torch.where((a.lo == INF) | (b.lo == INF), INF, lo)
     lo = torch.where((a.lo >= 0) & (b.lo >= 0), lo.clamp_min(0.0), lo)
     hi = torch.where((a.hi <= 0) & (b.hi <= 0), hi.clamp_max(0.0), hi)
     return _clean(lo, hi)

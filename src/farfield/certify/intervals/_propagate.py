@@ -138,7 +138,7 @@ def _operation(
     )
     try:
         flags = carried(place)
-        claim = _apply(place)
+        claim = _apply(place, flags)
     except UnboundableError:
         if known is None:
             raise
@@ -146,7 +146,7 @@ def _operation(
     return (claim if known is None else _narrowed(node, claim, known)), flags
 
 
-def _apply(place: Place) -> Bounds:
+def _apply(place: Place, flags: Tensor | None) -> Bounds:
     rule = find_interval_rule(place.node.op)
     parts = (place.node, *place.producers)
     if rule is None or (
@@ -157,16 +157,18 @@ def _apply(place: Place) -> Bounds:
     claim = rule(place)
     if isinstance(claim, tuple):
         return tuple(_checked(place.node, part, None) for part in claim)
-    return _checked(place.node, claim, place.shape if place.node.dtype is not None else None)
+    return _checked(place.node, claim, place.shape if place.node.dtype is not None else None, flags)
 
 
-def _checked(node: Node, claim: Interval, shape: tuple[int, ...] | None) -> Interval:
+def _checked(
+    node: Node, claim: Interval, shape: tuple[int, ...] | None, infinite: Tensor | None = None
+) -> Interval:
     """A rule that fails must not turn into a bound."""
     if shape is not None and tuple(claim.shape) != shape:
         claim = claim.expand(shape)
     if bool(torch.isnan(claim.lo).any()) or bool(torch.isnan(claim.hi).any()):
         raise UnboundableError(node, "its interval rule returned NaN as an end")
-    claim = tidy(claim)
+    claim = tidy(claim, infinite)
     if claim.lo is not claim.hi and bool((claim.lo > claim.hi).any()):
         raise UnboundableError(
             node, "its interval rule returned an empty interval, so some claim before it is wrong"
@@ -190,7 +192,7 @@ def _constant(node: Node, tensor: Tensor) -> Interval:
         claim = point(tensor)
     if bool(torch.isnan(claim.lo).any()):
         raise UnboundableError(node, "this constant of the model holds NaN")
-    return tidy(claim)
+    return claim
 
 
 def _input(spec: InputSpec, box: Interval | None) -> Interval:

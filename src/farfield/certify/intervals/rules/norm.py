@@ -2,7 +2,7 @@
 
 With t = x_i − mean (or x_i) and Q = Σ_{j≠i} (x_j − mean)², a normalised entry is t/√((t² + Q)/m + ε), which rises
 with t and falls in size as Q grows. So its extremes are at the ends of t with the least or the largest Q. Whatever
-the box, it is at most √((n−1)(n−c)/n) in size where t is centred (√(n−1) without correction [THEORY §5]), because then
+the box, it is at most √((n−1)(n−c)/n) in size where t is centred (√(n−1) without correction), because then
 Q ≥ t²/(n−1), and √n (or 1 for a p-norm) where it is not.
 """
 
@@ -58,7 +58,8 @@ def others(terms: Interval) -> Interval:
 
     lo, hi = rest(terms.lo), rest(terms.hi)
     lo = lo.nan_to_num(nan=0.0, posinf=INF)
-    return Interval(down(lo * (1.0 - error)).clamp_min(0.0), up(hi * (1.0 + error)) + UNDERFLOW)
+    hi = torch.where(hi > 0, up(hi * (1.0 + error)) + UNDERFLOW, hi)
+    return Interval(down(lo * (1.0 - error)).clamp_min(0.0), hi)
 
 
 def deviations(x: Interval) -> Interval:
