@@ -197,8 +197,19 @@ FUNCTIONS = {
     "cosh": mpmath.cosh,
     "asinh": mpmath.asinh,
     "tanhshrink": lambda x: x - mpmath.tanh(x),
+    "exp2": lambda x: mpmath.mpf(2) ** x,
+    "log2": lambda x: mpmath.log(x) / mpmath.log(2),
+    "log10": mpmath.log10,
+    "asin": mpmath.asin,
+    "acos": mpmath.acos,
+    "atanh": mpmath.atanh,
+    "erfinv": mpmath.erfinv,
+    "acosh": mpmath.acosh,
+    "softsign": lambda x: x / (1 + abs(x)),
+    "hardswish": lambda x: x * min(max(x + 3, 0), 6) / 6,
 }
-POSITIVE = {"log", "sqrt", "rsqrt", "lgamma", "digamma", "log1p"}
+UNIT = {"asin", "acos", "atanh", "erfinv"}
+POSITIVE = {"log", "log2", "log10", "acosh", "sqrt", "rsqrt", "lgamma", "digamma", "log1p"}
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -206,11 +217,11 @@ def test_real_values_lie_inside(name: str) -> None:
     """In real arithmetic, to 60 digits: not only what float64 makes of it."""
     generator = torch.Generator().manual_seed(0)
     size = torch.exp(4.0 * torch.randn(150, generator=generator, dtype=DOUBLE))
-    x = (
-        size.clamp_max(15.0)
-        if name in POSITIVE
-        else torch.where(torch.arange(150) % 2 == 0, size, -size).clamp(-18.0, 18.0)
-    )
+    if name in POSITIVE:
+        x = size.clamp_max(15.0) + (1.0 if name == "acosh" else 0.0)
+    else:
+        signed = torch.where(torch.arange(150) % 2 == 0, size, -size).clamp(-18.0, 18.0)
+        x = torch.tanh(signed / 4) if name in UNIT else signed
     function = getattr(torch, name, None) or getattr(functional, name)
     program = captured(function, (150,))
     claim = propagate(program, {program.inputs[0].name: point(x)})["output"]
@@ -285,6 +296,42 @@ def test_undefined_values_are_refused_with_their_place() -> None:
 def test_logarithm_of_a_softmax_is_defined() -> None:
     claim = propagate(captured(lambda x: torch.log(torch.sigmoid(x)), (3,)))["output"]
     assert bool(torch.isinf(claim.lo).all()) and float(claim.hi.max()) < 1e-12
+
+
+def test_overflow_of_a_sum_says_nothing() -> None:
+    """1e308 + 1e308 − 1e308 overflows on the way; the sum is 1e308."""
+    x = torch.tensor([1e308, 1e308, -1e308, 3.0], dtype=DOUBLE)
+    functions = (
+        lambda x: x.sum(-1),
+        lambda x: x.cumsum(-1)[2],
+        lambda x: functional.linear(x, torch.ones(1, 4, dtype=DOUBLE)),
+        lambda x: x.mean(-1) * 4,
+        lambda x: functional.avg_pool1d(x[None, None], 4) * 4,
+    )
+    for function in functions:
+        program = captured(function, (4,))
+        claim = propagate(program, {program.inputs[0].name: point(x)})["output"]
+        assert bool((claim.lo <= 1e308).all()) and bool((claim.hi >= 1e308).all())
+    norm = captured(lambda x: x.norm(), (4,))
+    assert (
+        float(propagate(norm, {norm.inputs[0].name: point(x * 1e-100)})["output"].lo)
+        <= 1.7320508075688773e208
+    )
+    layer = captured(lambda x: functional.layer_norm(x, (4,)), (4,))
+    far = propagate(layer, {layer.inputs[0].name: point(x * 1e-100)})["output"]
+    assert bool(far.contains(functional.layer_norm(x * 1e-308, (4,), eps=0.0)).all())
+
+
+def test_a_masked_softmax_can_vanish() -> None:
+    shut = torch.tensor([True, False, False])
+    with pytest.raises(UnboundableError, match="log"):
+        propagate(captured(lambda x: torch.log(torch.softmax(x.masked_fill(shut, -math.inf), -1)), (3,)))
+    with pytest.raises(UnboundableError, match="exp"):
+        propagate(captured(lambda x: torch.exp(x.masked_fill(shut, math.inf)), (3,)))
+    with pytest.raises(UnboundableError, match="clamp"):
+        propagate(captured(lambda x: x.masked_fill(shut, math.inf).clamp(min=0.0), (3,)))
+    claim = propagate(captured(lambda x: torch.sigmoid(x.masked_fill(shut, -math.inf)), (3,)))["output"]
+    assert float(claim.lo.min()) == 0.0 and float(claim.hi[0]) < 1e-12
 
 
 def test_masks_of_minus_infinity() -> None:

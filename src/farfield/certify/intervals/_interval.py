@@ -39,6 +39,7 @@ __all__ = [
     "point",
     "power",
     "scale",
+    "settled",
     "spread",
     "square",
     "sub",
@@ -155,6 +156,17 @@ def _clean(lo: Tensor, hi: Tensor) -> Interval:
     )
 
 
+def settled(lo: Tensor, hi: Tensor) -> Interval:
+    """Ends of a sum, one step outwards: one that overflowed, or met another overflow, says nothing at all, for what
+    follows the overflow may have taken it back.
+    """
+    lo, hi = down(lo), up(hi)
+    return Interval(
+        lo.nan_to_num(nan=-INF, posinf=-INF, neginf=-INF).masked_fill(lo >= LARGEST, -INF),
+        hi.nan_to_num(nan=INF, posinf=INF, neginf=INF).masked_fill(hi <= -LARGEST, INF),
+    )
+
+
 def tidy(value: Interval, infinite: Tensor | None = None) -> Interval:
     """A lower end of +∞ (an overflow) is the largest number instead, an upper end of −∞ the least; but not where the
     value can truly be infinite.
@@ -176,7 +188,7 @@ def widen(lo: Tensor, hi: Tensor, relative: float = RELATIVE, absolute: float | 
 
 def inflate(value: Interval, absolute: Tensor | float) -> Interval:
     """The interval with a margin on either side."""
-    return _clean(down(value.lo - absolute), up(value.hi + absolute))
+    return settled(value.lo - absolute, value.hi + absolute)
 
 
 # ------------------------------------------------------------------ making intervals
@@ -358,8 +370,8 @@ def linear_image(
 
 
 def _exact_zeros(lo: Tensor, hi: Tensor, reach: Tensor) -> Interval:
-    still = reach == 0
-    return _clean(torch.where(still, lo, down(lo)), torch.where(still, hi, up(hi)))
+    still, ends = reach == 0, settled(lo, hi)
+    return Interval(torch.where(still, lo, ends.lo), torch.where(still, hi, ends.hi))
 
 
 def _signed_image(

@@ -99,6 +99,7 @@ def propagate(
     last_use = {} if wanted is None else _last_uses(program)
     table: dict[str, Bounds] = {}
     infinite: dict[str, Tensor] = {}
+    masked: set[str] = set()
     with torch.no_grad():
         for position, node in enumerate(program.nodes):
             if node.role == "constant":
@@ -108,7 +109,11 @@ def propagate(
                 table[node.name] = tidy(_input(specs[node.name], boxes.get(node.name)))
                 flags = None
             else:
-                table[node.name], flags = _operation(program, node, table, infinite, known.get(node.name))
+                table[node.name], flags = _operation(
+                    program, node, table, infinite, frozenset(masked), known.get(node.name)
+                )
+                if any(name in infinite for name in node.operands):
+                    masked.add(node.name)
             if flags is not None:
                 infinite[node.name] = flags
             if node.name in known and node.role != "operation":
@@ -126,6 +131,7 @@ def _operation(
     node: Node,
     table: Mapping[str, Bounds],
     infinite: Mapping[str, Tensor],
+    masked: frozenset[str],
     known: Interval | None,
 ) -> tuple[Bounds, Tensor | None]:
     place = Place(
@@ -135,6 +141,7 @@ def _operation(
         tuple(None if name is None else program.node(name) for name in node.inputs),
         program.node,
         tuple(None if name is None else infinite.get(name) for name in node.inputs),
+        masked,
     )
     try:
         flags = carried(place)

@@ -67,6 +67,8 @@ class Place:
         The node of a name, for rules that look further back.
     infinite
         Which entries of each argument can be truly infinite; ``None`` where none can.
+    masked
+        Names of the nodes that were computed from something infinite: a masked softmax is exactly 0.
     """
 
     node: Node
@@ -75,6 +77,7 @@ class Place:
     producers: tuple[Node | None, ...]
     lookup: Callable[[str], Node]
     infinite: tuple[Tensor | None, ...] = ()
+    masked: frozenset[str] = frozenset()
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -154,7 +157,9 @@ class Place:
         while producer is not None and producer.op in KEEP_ZERO:
             name = producer.inputs[0]
             producer = None if name is None else self.lookup(name)
-        return producer is None or producer.op not in NEVER_ZERO or bool((box.lo < 0).any())
+        if producer is None or producer.op not in NEVER_ZERO or producer.name in self.masked:
+            return True
+        return bool((box.lo < 0).any())
 
     def compute(self, *tensors: Any) -> Any:
         """The operator itself on plain float64 tensors, ``None`` where absent."""

@@ -65,7 +65,7 @@ for _name in (*RESHAPING, *CUTTING, *ORDERED, *OTHERS):
 def _getitem(place: Place) -> Interval:
     operand = place.operands[0]
     if not isinstance(operand, tuple):
-        return place.interval(0)
+        return place.interval(0).map(place.compute)
     return operand[int(place.attributes["index"])]
 
 
@@ -79,14 +79,12 @@ def _cast(place: Place) -> Interval:
         return Interval(other.to(torch.float64), (~zero).to(torch.float64))
     if dtype.is_floating_point:
         return x
-    if dtype == torch.uint8 and bool((x.lo < 0).any()):
-        return spread(0.0, 255.0, place.shape)  # wraps around
-    limit = 2.0 ** (torch.iinfo(dtype).bits - 1) if dtype != torch.uint8 else 256.0
     result = x.map(torch.trunc)
-    if bool((torch.maximum(result.hi, -result.lo) >= limit).any()):
-        producer = place.producers[0]
-        if producer is not None and producer.dtype is not None and producer.dtype.is_floating_point:
-            return result  # real arithmetic: integers without a largest
+    if dtype == torch.int64:
+        return result  # real arithmetic: whole numbers without a largest
+    limits = torch.iinfo(dtype)
+    if bool((result.lo < limits.min).any()) or bool((result.hi > limits.max).any()):
+        return spread(float(limits.min), float(limits.max), place.shape)  # wraps around
     return result
 
 
