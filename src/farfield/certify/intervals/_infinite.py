@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from farfield.certify.intervals._interval import all_finite
 from farfield.certify.intervals._registry import Place
 
 __all__ = ["carried", "written"]
@@ -54,7 +55,7 @@ ENDS = frozenset(
 
 def written(tensor: Tensor) -> Tensor | None:
     """Which entries of a constant are infinite."""
-    if not tensor.is_floating_point():
+    if not tensor.is_floating_point() or all_finite(tensor.detach()):
         return None
     flags = torch.isinf(tensor)
     return flags if bool(flags.any()) else None

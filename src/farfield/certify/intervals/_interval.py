@@ -26,6 +26,7 @@ from farfield.errors import InvalidValueError
 __all__ = [
     "Interval",
     "add",
+    "all_finite",
     "divide",
     "down",
     "gamma",
@@ -104,7 +105,7 @@ class Interval:
     @property
     def bounded(self) -> bool:
         """Every end is finite."""
-        return bool(torch.isfinite(self.lo).all()) and bool(torch.isfinite(self.hi).all())
+        return all_finite(self.lo) and (self.lo is self.hi or all_finite(self.hi))
 
     @property
     def degenerate(self) -> bool:
@@ -132,6 +133,11 @@ class Interval:
 
 
 # ------------------------------------------------------------------ rounding
+
+
+def all_finite(x: Tensor) -> bool:
+    """No entry is infinite or NaN: one pass, for a sum shows either; a sum that overflowed is looked at again."""
+    return math.isfinite(float(x.sum(dtype=torch.float64))) or bool(torch.isfinite(x).all())
 
 
 def up(x: Tensor) -> Tensor:
@@ -171,7 +177,7 @@ def tidy(value: Interval, infinite: Tensor | None = None) -> Interval:
     """A lower end of +∞ (an overflow) is the largest number instead, an upper end of −∞ the least; but not where the
     value can truly be infinite.
     """
-    if value.lo is value.hi and bool(torch.isfinite(value.lo).all()):
+    if value.lo is value.hi and all_finite(value.lo):
         return value
     lo, hi = value.lo.clamp_max(LARGEST), value.hi.clamp_min(-LARGEST)
     if infinite is not None:

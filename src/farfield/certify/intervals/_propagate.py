@@ -10,7 +10,7 @@ from torch import Tensor
 
 from farfield.certify.intervals._fallback import from_growth
 from farfield.certify.intervals._infinite import carried, written
-from farfield.certify.intervals._interval import Interval, meet, point, spread, tidy, unbounded
+from farfield.certify.intervals._interval import Interval, all_finite, meet, point, spread, tidy, unbounded
 from farfield.certify.intervals._registry import Bounds, Place, UnboundableError, find_interval_rule
 from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.graph import InputSpec, Node, Program, SymbolicSize
@@ -197,7 +197,7 @@ def _constant(node: Node, tensor: Tensor) -> Interval:
         claim = Interval(parts.amin(-1), parts.amax(-1))
     else:
         claim = point(tensor)
-    if bool(torch.isnan(claim.lo).any()):
+    if not all_finite(claim.lo) and bool(torch.isnan(claim.lo).any()):
         raise UnboundableError(node, "this constant of the model holds NaN")
     return claim
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from farfield.certify.intervals._interval import Interval, hull, point
+from farfield.certify.intervals._interval import Interval, all_finite, hull, point
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import Node, compute_node
 
@@ -134,7 +134,7 @@ class Place:
         if tensor is None or tensor.is_complex():
             return None
         value = self.interval(index).lo
-        return value if bool(torch.isfinite(value).all()) else None
+        return value if all_finite(value) else None
 
     def indices(self, index: int) -> Tensor | None:
         """An integer argument whose value is known, be it a constant or an input held in place."""
