@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from farfield.certify.intervals._interval import Interval, all_finite, hull, point
+from farfield.certify.intervals._interval import Interval, all_finite, point
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import Node, compute_node
 
@@ -120,14 +120,6 @@ class Place:
             raise self.refuse(f"the number {value} stands among its arguments")
         return point(value)
 
-    def everything(self) -> tuple[Interval, ...]:
-        """Every tensor argument that is there; the parts of a tuple count as several."""
-        found: list[Interval] = []
-        for operand in self.operands:
-            if operand is not None:
-                found.extend(operand if isinstance(operand, tuple) else (operand,))
-        return tuple(found)
-
     def constant(self, index: int) -> Tensor | None:
         """The value of an argument that is a constant, as float64; ``None`` if it moves or is not finite."""
         tensor = self.tensors[index] if index < len(self.tensors) else None
@@ -171,10 +163,6 @@ class Place:
         if box.lo.numel() == 0:
             return point(0.0)
         return Interval(box.lo.min(), box.hi.max())
-
-    def joined(self) -> Interval:
-        """One interval (of shape ()) for all entries of all arguments."""
-        return hull(*(Interval(box.lo.min(), box.hi.max()) for box in self.everything() if box.lo.numel()))
 
 
 IntervalRule: TypeAlias = Callable[[Place], Bounds]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from farfield.certify.intervals._interval import Interval, divide, hull, point, spread
+from farfield.certify.intervals._interval import Interval, add, divide, hull, point, spread
 from farfield.certify.intervals._registry import Bounds, Place, interval_rule, register_interval_rule
 
 __all__ = ["moved"]
@@ -95,4 +95,5 @@ def _dropout(place: Place) -> Interval:
         return x
     keep = 1.0 - float(place.attributes["p"])
     zero = point(0.0)
-    return hull(zero.expand(x.shape), divide(x, point(keep))) if keep > 0 else zero.expand(x.shape)
+    kept = divide(x, add(point(1.0), point(-float(place.attributes["p"]))))
+    return hull(zero.expand(x.shape), kept) if keep > 0 else zero.expand(x.shape)
