@@ -9,6 +9,7 @@ from torch import Tensor
 
 from farfield.certify.intervals._interval import Interval, spread
 from farfield.certify.intervals._registry import Bounds, Place
+from farfield.growth._analysis import COMPLEX_OPERATORS
 from farfield.growth._extent import Extent
 from farfield.growth._rate import BOUNDED, CONSTANT, LINEAR, SINGULAR
 from farfield.growth._registry import Claim, Site, find_growth_rule
@@ -32,6 +33,9 @@ def from_growth(place: Place) -> Bounds:
     mixed = any(
         p is not None and p.dtype is not None and p.dtype.is_complex for p in (place.node, *place.producers)
     )
+    taken = any(p is not None and p.dtype is not None and p.dtype.is_complex for p in place.producers)
+    if taken and place.node.op not in COMPLEX_OPERATORS:
+        raise place.refuse("its growth rule does not cover complex numbers")
     operands = tuple(None if operand is None else _claim(operand, mixed=mixed) for operand in place.operands)
     try:
         claim = rule(Site(place.node, operands, place.tensors, place.producers, place.lookup))

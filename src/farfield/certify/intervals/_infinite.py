@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from farfield.certify.intervals._interval import all_finite
 from farfield.certify.intervals._registry import Place
 
 __all__ = ["carried", "written"]
@@ -54,7 +55,7 @@ ENDS = frozenset(
 
 def written(tensor: Tensor) -> Tensor | None:
     """Which entries of a constant are infinite."""
-    if not tensor.is_floating_point():
+    if not tensor.is_floating_point() or all_finite(tensor.detach()):
         return None
     flags = torch.isinf(tensor)
     return flags if bool(flags.any()) else None
@@ -114,7 +115,8 @@ def _chosen(place: Place) -> Tensor | None:
         if place.present(index):
             flags = _flags(place, index)
         else:
-            flags = torch.tensor(math.isinf(float(place.attributes[attribute])))
+            value = place.attributes[attribute]
+            flags = torch.tensor(isinstance(value, float) and math.isinf(value))
         if flags is not None and bool(flags.any()):
             part = (flags & can).expand(place.shape)
             found = part if found is None else found | part
@@ -147,20 +149,29 @@ def _scaled(place: Place) -> Tensor:
 
 
 def _check_end(place: Place) -> None:
-    op = place.node.op
+    """The operator has a finite value at the infinities its argument can hold."""
+    op, flags = place.node.op, place.infinite[0]
+    if op == "attention":
+        mask = place.infinite[3] if len(place.infinite) > 3 else None
+        if any(given is not None for given in place.infinite[:3]):
+            raise place.refuse("a query, a key or a value can be infinite")
+        if mask is not None and bool((mask & (place.interval(3).hi == math.inf)).any()):
+            raise place.refuse("its mask can be +∞")
+        return
+    if flags is None:
+        return
+    box = place.interval(0)
+    rises, falls = bool((flags & (box.hi == math.inf)).any()), bool((flags & (box.lo == -math.inf)).any())
+    if op in ("softmax", "logsumexp", "exp", "relu") and rises:
+        raise place.refuse("an argument can be +∞")
     if op in ("softmax", "logsumexp"):
-        flags, box = place.infinite[0], place.interval(0)
-        assert flags is not None
-        if bool((flags & (box.hi == math.inf)).any()):
-            raise place.refuse("an argument can be +∞")
         dims = place.attributes["dim"]
-        masked = _all(flags, dims if isinstance(dims, tuple) else (dims,))
-        if op == "softmax" and bool(masked.any()):
-            raise place.refuse(
-                "every entry of a row can be masked (−∞), and the softmax of such a row is undefined"
-            )
-    elif op == "attention" and any(flags is not None for flags in place.infinite[:3]):
-        raise place.refuse("a query, a key or a value can be infinite")
+        if bool(_all(flags, dims if isinstance(dims, tuple) else (dims,)).any()):
+            raise place.refuse("every entry of a row can be masked (−∞), where it is undefined")
+    if op == "clamp":
+        for index, attribute, endless in ((1, "min", falls), (2, "max", rises)):
+            if endless and not place.present(index) and place.attributes.get(attribute) is None:
+                raise place.refuse("an argument can be infinite on the side that is not clamped")
 
 
 def _all(flags: Tensor, dims: tuple[int, ...]) -> Tensor:

@@ -26,6 +26,7 @@ from farfield.errors import InvalidValueError
 __all__ = [
     "Interval",
     "add",
+    "all_finite",
     "divide",
     "down",
     "gamma",
@@ -39,6 +40,7 @@ __all__ = [
     "point",
     "power",
     "scale",
+    "settled",
     "spread",
     "square",
     "sub",
@@ -103,7 +105,7 @@ class Interval:
     @property
     def bounded(self) -> bool:
         """Every end is finite."""
-        return bool(torch.isfinite(self.lo).all()) and bool(torch.isfinite(self.hi).all())
+        return all_finite(self.lo) and (self.lo is self.hi or all_finite(self.hi))
 
     @property
     def degenerate(self) -> bool:
@@ -133,6 +135,11 @@ class Interval:
 # ------------------------------------------------------------------ rounding
 
 
+def all_finite(x: Tensor) -> bool:
+    """No entry is infinite or NaN: one pass, for a sum shows either; a sum that overflowed is looked at again."""
+    return math.isfinite(float(x.sum(dtype=torch.float64))) or bool(torch.isfinite(x).all())
+
+
 def up(x: Tensor) -> Tensor:
     """The next float64 above."""
     return torch.nextafter(x, x.new_full((), INF))
@@ -155,11 +162,27 @@ def _clean(lo: Tensor, hi: Tensor) -> Interval:
     )
 
 
-def tidy(value: Interval) -> Interval:
-    """A lower end of +∞ (an overflow) is the largest number instead, an upper end of −∞ the least."""
-    if value.lo is value.hi and bool(torch.isfinite(value.lo).all()):
+def settled(lo: Tensor, hi: Tensor) -> Interval:
+    """Ends of a sum, one step outwards: one that overflowed, or met another overflow, says nothing at all, for what
+    follows the overflow may have taken it back.
+    """
+    lo, hi = down(lo), up(hi)
+    return Interval(
+        lo.nan_to_num(nan=-INF, posinf=-INF, neginf=-INF).masked_fill(lo >= LARGEST, -INF),
+        hi.nan_to_num(nan=INF, posinf=INF, neginf=INF).masked_fill(hi <= -LARGEST, INF),
+    )
+
+
+def tidy(value: Interval, infinite: Tensor | None = None) -> Interval:
+    """A lower end of +∞ (an overflow) is the largest number instead, an upper end of −∞ the least; but not where the
+    value can truly be infinite.
+    """
+    if value.lo is value.hi and all_finite(value.lo):
         return value
-    return Interval(value.lo.clamp_max(LARGEST), value.hi.clamp_min(-LARGEST))
+    lo, hi = value.lo.clamp_max(LARGEST), value.hi.clamp_min(-LARGEST)
+    if infinite is not None:
+        lo, hi = torch.where(infinite, value.lo, lo), torch.where(infinite, value.hi, hi)
+    return Interval(lo, hi)
 
 
 def widen(lo: Tensor, hi: Tensor, relative: float = RELATIVE, absolute: float | Tensor = TINY) -> Interval:
@@ -171,7 +194,7 @@ def widen(lo: Tensor, hi: Tensor, relative: float = RELATIVE, absolute: float | 
 
 def inflate(value: Interval, absolute: Tensor | float) -> Interval:
     """The interval with a margin on either side."""
-    return _clean(down(value.lo - absolute), up(value.hi + absolute))
+    return settled(value.lo - absolute, value.hi + absolute)
 
 
 # ------------------------------------------------------------------ making intervals
@@ -224,8 +247,10 @@ def negate(a: Interval) -> Interval:
 
 
 def add(a: Interval, b: Interval) -> Interval:
-    """V + w, one unit outwards; a sum of one-signed terms keeps its sign."""
+    """V + w, one unit outwards; a sum of one-signed terms keeps its sign, and a mask of −∞ stays one."""
     lo, hi = down(a.lo + b.lo), up(a.hi + b.hi)
+    hi = torch.where((a.hi == -INF) | (b.hi == -INF), -INF, hi)
+    lo = torch.where((a.lo == INF) | (b.lo == INF), INF, lo)
     lo = torch.where((a.lo >= 0) & (b.lo >= 0), lo.clamp_min(0.0), lo)
     hi = torch.where((a.hi <= 0) & (b.hi <= 0), hi.clamp_max(0.0), hi)
     return _clean(lo, hi)
@@ -351,8 +376,8 @@ def linear_image(
 
 
 def _exact_zeros(lo: Tensor, hi: Tensor, reach: Tensor) -> Interval:
-    still = reach == 0
-    return _clean(torch.where(still, lo, down(lo)), torch.where(still, hi, up(hi)))
+    still, ends = reach == 0, settled(lo, hi)
+    return Interval(torch.where(still, lo, ends.lo), torch.where(still, hi, ends.hi))
 
 
 def _signed_image(

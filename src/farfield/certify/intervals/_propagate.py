@@ -10,7 +10,7 @@ from torch import Tensor
 
 from farfield.certify.intervals._fallback import from_growth
 from farfield.certify.intervals._infinite import carried, written
-from farfield.certify.intervals._interval import Interval, meet, point, spread, tidy, unbounded
+from farfield.certify.intervals._interval import Interval, all_finite, meet, point, spread, tidy, unbounded
 from farfield.certify.intervals._registry import Bounds, Place, UnboundableError, find_interval_rule
 from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.graph import InputSpec, Node, Program, SymbolicSize
@@ -99,6 +99,7 @@ def propagate(
     last_use = {} if wanted is None else _last_uses(program)
     table: dict[str, Bounds] = {}
     infinite: dict[str, Tensor] = {}
+    masked: set[str] = set()
     with torch.no_grad():
         for position, node in enumerate(program.nodes):
             if node.role == "constant":
@@ -108,7 +109,11 @@ def propagate(
                 table[node.name] = tidy(_input(specs[node.name], boxes.get(node.name)))
                 flags = None
             else:
-                table[node.name], flags = _operation(program, node, table, infinite, known.get(node.name))
+                table[node.name], flags = _operation(
+                    program, node, table, infinite, frozenset(masked), known.get(node.name)
+                )
+                if any(name in infinite for name in node.operands):
+                    masked.add(node.name)
             if flags is not None:
                 infinite[node.name] = flags
             if node.name in known and node.role != "operation":
@@ -126,6 +131,7 @@ def _operation(
     node: Node,
     table: Mapping[str, Bounds],
     infinite: Mapping[str, Tensor],
+    masked: frozenset[str],
     known: Interval | None,
 ) -> tuple[Bounds, Tensor | None]:
     place = Place(
@@ -135,10 +141,11 @@ def _operation(
         tuple(None if name is None else program.node(name) for name in node.inputs),
         program.node,
         tuple(None if name is None else infinite.get(name) for name in node.inputs),
+        masked,
     )
     try:
         flags = carried(place)
-        claim = _apply(place)
+        claim = _apply(place, flags)
     except UnboundableError:
         if known is None:
             raise
@@ -146,7 +153,7 @@ def _operation(
     return (claim if known is None else _narrowed(node, claim, known)), flags
 
 
-def _apply(place: Place) -> Bounds:
+def _apply(place: Place, flags: Tensor | None) -> Bounds:
     rule = find_interval_rule(place.node.op)
     parts = (place.node, *place.producers)
     if rule is None or (
@@ -157,16 +164,18 @@ def _apply(place: Place) -> Bounds:
     claim = rule(place)
     if isinstance(claim, tuple):
         return tuple(_checked(place.node, part, None) for part in claim)
-    return _checked(place.node, claim, place.shape if place.node.dtype is not None else None)
+    return _checked(place.node, claim, place.shape if place.node.dtype is not None else None, flags)
 
 
-def _checked(node: Node, claim: Interval, shape: tuple[int, ...] | None) -> Interval:
+def _checked(
+    node: Node, claim: Interval, shape: tuple[int, ...] | None, infinite: Tensor | None = None
+) -> Interval:
     """A rule that fails must not turn into a bound."""
     if shape is not None and tuple(claim.shape) != shape:
         claim = claim.expand(shape)
     if bool(torch.isnan(claim.lo).any()) or bool(torch.isnan(claim.hi).any()):
         raise UnboundableError(node, "its interval rule returned NaN as an end")
-    claim = tidy(claim)
+    claim = tidy(claim, infinite)
     if claim.lo is not claim.hi and bool((claim.lo > claim.hi).any()):
         raise UnboundableError(
             node, "its interval rule returned an empty interval, so some claim before it is wrong"
@@ -188,9 +197,9 @@ def _constant(node: Node, tensor: Tensor) -> Interval:
         claim = Interval(parts.amin(-1), parts.amax(-1))
     else:
         claim = point(tensor)
-    if bool(torch.isnan(claim.lo).any()):
+    if not all_finite(claim.lo) and bool(torch.isnan(claim.lo).any()):
         raise UnboundableError(node, "this constant of the model holds NaN")
-    return tidy(claim)
+    return claim
 
 
 def _input(spec: InputSpec, box: Interval | None) -> Interval:

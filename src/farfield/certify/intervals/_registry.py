@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from farfield.certify.intervals._interval import Interval, hull, point
+from farfield.certify.intervals._interval import Interval, all_finite, point
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import Node, compute_node
 
@@ -67,6 +67,8 @@ class Place:
         The node of a name, for rules that look further back.
     infinite
         Which entries of each argument can be truly infinite; ``None`` where none can.
+    masked
+        Names of the nodes that were computed from something infinite: a masked softmax is exactly 0.
     """
 
     node: Node
@@ -75,6 +77,7 @@ class Place:
     producers: tuple[Node | None, ...]
     lookup: Callable[[str], Node]
     infinite: tuple[Tensor | None, ...] = ()
+    masked: frozenset[str] = frozenset()
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -117,21 +120,13 @@ class Place:
             raise self.refuse(f"the number {value} stands among its arguments")
         return point(value)
 
-    def everything(self) -> tuple[Interval, ...]:
-        """Every tensor argument that is there; the parts of a tuple count as several."""
-        found: list[Interval] = []
-        for operand in self.operands:
-            if operand is not None:
-                found.extend(operand if isinstance(operand, tuple) else (operand,))
-        return tuple(found)
-
     def constant(self, index: int) -> Tensor | None:
         """The value of an argument that is a constant, as float64; ``None`` if it moves or is not finite."""
         tensor = self.tensors[index] if index < len(self.tensors) else None
         if tensor is None or tensor.is_complex():
             return None
         value = self.interval(index).lo
-        return value if bool(torch.isfinite(value).all()) else None
+        return value if all_finite(value) else None
 
     def indices(self, index: int) -> Tensor | None:
         """An integer argument whose value is known, be it a constant or an input held in place."""
@@ -154,7 +149,9 @@ class Place:
         while producer is not None and producer.op in KEEP_ZERO:
             name = producer.inputs[0]
             producer = None if name is None else self.lookup(name)
-        return producer is None or producer.op not in NEVER_ZERO or bool((box.lo < 0).any())
+        if producer is None or producer.op not in NEVER_ZERO or producer.name in self.masked:
+            return True
+        return bool((box.lo < 0).any())
 
     def compute(self, *tensors: Any) -> Any:
         """The operator itself on plain float64 tensors, ``None`` where absent."""
@@ -166,10 +163,6 @@ class Place:
         if box.lo.numel() == 0:
             return point(0.0)
         return Interval(box.lo.min(), box.hi.max())
-
-    def joined(self) -> Interval:
-        """One interval (of shape ()) for all entries of all arguments."""
-        return hull(*(Interval(box.lo.min(), box.hi.max()) for box in self.everything() if box.lo.numel()))
 
 
 IntervalRule: TypeAlias = Callable[[Place], Bounds]

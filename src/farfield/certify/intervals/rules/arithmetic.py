@@ -43,16 +43,16 @@ def _same(place: Place) -> bool:
 @interval_rule("add")
 def _add(place: Place) -> Interval:
     alpha = float(place.attributes.get("alpha", 1))
-    if _same(place):
-        return scale(place.interval(0), 1.0 + alpha)
+    if _same(place) and alpha == 1.0:
+        return scale(place.interval(0), 2.0)
     return add(place.operand(0, "input"), scale(place.operand(1, "other"), alpha))
 
 
 @interval_rule("sub")
 def _sub(place: Place) -> Interval:
     alpha = float(place.attributes.get("alpha", 1))
-    if _same(place):
-        return scale(place.interval(0), 1.0 - alpha) if alpha != 1.0 else spread(0.0, 0.0, place.shape)
+    if _same(place) and alpha == 1.0:
+        return spread(0.0, 0.0, place.shape)
     return sub(place.operand(0, "input"), scale(place.operand(1, "other"), alpha))
 
 

@@ -99,7 +99,7 @@ def _mask(place: Place, length: int, keys: int) -> tuple[Tensor, Tensor, Interva
                 Interval(mask.lo.clamp_min(-1e300), mask.hi.clamp_min(-1e300)) if flags is not None else mask
             )
             if flags is not None:
-                surely = flags & (mask.hi <= -torch.finfo(torch.float64).max)
+                surely = flags & (mask.hi == -INF)
                 allowed, certain = allowed & ~surely, certain & ~flags
                 shift = Interval(torch.where(flags, -INF, shift.lo), shift.hi)
     return allowed, certain, shift

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from farfield.certify.intervals._interval import UNDERFLOW, Interval, down, gamma, mul, up
+from farfield.certify.intervals._interval import UNDERFLOW, Interval, gamma, mul, settled, up
 
 __all__ = ["bilinear_image", "product", "total"]
 
@@ -27,7 +27,9 @@ def total(terms: Interval, dims: tuple[int, ...]) -> Interval:
     def end(values: Tensor, sign: float) -> Tensor:
         margin = values.abs().sum(dims) * error
         rounded = values.sum(dims) + sign * torch.where(margin > 0, margin + UNDERFLOW, margin)
-        return rounded.nan_to_num(nan=sign * INF, posinf=INF, neginf=-INF)
+        return torch.where(
+            rounded == -sign * INF, sign * INF, rounded.nan_to_num(nan=sign * INF, posinf=INF, neginf=-INF)
+        )
 
     lo, hi = end(terms.lo, -1.0), end(terms.hi, 1.0)
     lo = torch.where(_all(terms.lo >= 0, dims), lo.clamp_min(0.0), lo)
@@ -79,12 +81,10 @@ def bilinear_image(
     ra = ra + error * ca.abs()
     reach = (apply(ca.abs(), rb) + apply(ra, cb.abs() + rb)) * (1.0 + 4.0 * error)
     reach = torch.where(reach > 0, reach + UNDERFLOW, reach)
-    lo, hi = down(middle - reach), up(middle + reach)
-    if opened is not None:
-        lo, hi = torch.where(opened, -INF, lo), torch.where(opened, INF, hi)
-    return Interval(
-        lo.nan_to_num(nan=-INF, posinf=INF, neginf=-INF), hi.nan_to_num(nan=INF, posinf=INF, neginf=-INF)
-    )
+    ends = settled(middle - reach, middle + reach)
+    if opened is None:
+        return ends
+    return Interval(torch.where(opened, -INF, ends.lo), torch.where(opened, INF, ends.hi))
 
 
 def _closed(x: Interval) -> Interval:

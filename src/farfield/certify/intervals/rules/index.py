@@ -85,7 +85,7 @@ def _index_put(place: Place) -> Bounds:
             return from_growth(place)
         added = Interval(place.compute(x.lo, values.lo, *known), place.compute(x.hi, values.hi, *known))
         size = place.compute(x.magnitude, values.magnitude, *known)
-        return inflate(added, _margin(size, values.lo.numel()))
+        return inflate(added, _margin(size, sum(i.numel() for i in known if i is not None) + x.lo.numel()))
     if known is None:
         return hull(x, place.whole(1))
     written = Interval(place.compute(x.lo, values.lo, *known), place.compute(x.hi, values.hi, *known))

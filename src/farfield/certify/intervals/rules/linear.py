@@ -9,18 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from farfield.certify.intervals._interval import (
-    Interval,
-    add,
-    hull,
-    linear_image,
-    linear_map,
-    meet,
-    point,
-    scale,
-)
+from farfield.certify.intervals._interval import Interval, add, inflate, linear_image, linear_map, meet, scale
 from farfield.certify.intervals._registry import Place, interval_rule
-from farfield.certify.intervals.rules.bilinear import bilinear_image, product
+from farfield.certify.intervals.rules.bilinear import LARGEST_TABLE, bilinear_image, product
 
 __all__: list[str] = []
 
@@ -58,33 +49,36 @@ def _addmm(place: Place) -> Interval:
 def _product(place: Place, left: int, right: int) -> Interval:
     a, b = place.interval(left), place.interval(right)
     terms = a.shape[-1]
-    known = place.constant(right)
-    if known is not None:
-        return linear_image(torch.matmul, known, a, terms)
-    known = place.constant(left)
-    if known is not None:
-        return linear_image(lambda x, w: torch.matmul(w, x), known, b, terms)
-    result = product(a, b)
-    if b.lo.ndim > 1 and _averages(place, left):
-        rows = Interval(b.lo.amin(-2, keepdim=True), b.hi.amax(-2, keepdim=True))
-        margin = point(2.0**-40)
-        inside = hull(rows, add(rows, scale_by(rows, margin)), add(rows, scale_by(rows, scale(margin, -1.0))))
-        result = meet(result, inside.expand(result.shape))
+    if (known := place.constant(right)) is not None:
+        result = linear_image(torch.matmul, known, a, terms)
+    elif (known := place.constant(left)) is not None:
+        result = linear_image(lambda x, w: torch.matmul(w, x), known, b, terms)
+    else:
+        result = product(a, b)
+    if a.lo.ndim > 1 and b.lo.ndim > 1 and _averages(place, left):
+        result = meet(result, _average(a, b, result.shape))
     return result
 
 
-def scale_by(value: Interval, factor: Interval) -> Interval:
-    """|v| times a known number, as an interval around it: room for a sum of weights that rounds off 1."""
-    size = value.magnitude * factor.lo
-    size = torch.where(torch.isfinite(size), size, 0.0)
-    return Interval(size, size)
+def _average(weights: Interval, value: Interval, shape: torch.Size) -> Interval:
+    """Σ_j p_j v_j for p ≥ 0 that sum to 1: between the extremes of the rows whose weight may be positive."""
+    if math.prod(shape) * value.shape[-2] <= LARGEST_TABLE:
+        open_to = (weights.hi > 0).unsqueeze(-1)
+        lo = torch.where(open_to, value.lo.unsqueeze(-3), math.inf).amin(-2)
+        rows = Interval(lo, torch.where(open_to, value.hi.unsqueeze(-3), -math.inf).amax(-2))
+    else:
+        rows = Interval(value.lo.amin(-2, keepdim=True), value.hi.amax(-2, keepdim=True)).expand(shape)
+    # Room for an evaluation whose weights sum to 1 only up to rounding.
+    size = rows.magnitude
+    return inflate(rows, torch.where(torch.isfinite(size), 2.0**-40 * size, 0.0))
 
 
 def _averages(place: Place, index: int) -> bool:
     """The operand's rows are non-negative and sum to 1, so a product with it averages."""
     producer = place.producers[index]
     while producer is not None and producer.op in ("identity", "dropout", "cast", "expand"):
-        if producer.attributes.get("train") or producer.inputs[0] is None:
+        real = producer.dtype is not None and producer.dtype.is_floating_point
+        if not real or producer.attributes.get("train") or producer.inputs[0] is None:
             return False
         source = place.lookup(producer.inputs[0])
         if len(source.shape) != len(producer.shape) or source.shape[-1] != producer.shape[-1]:

@@ -2,7 +2,7 @@
 
 With t = x_i − mean (or x_i) and Q = Σ_{j≠i} (x_j − mean)², a normalised entry is t/√((t² + Q)/m + ε), which rises
 with t and falls in size as Q grows. So its extremes are at the ends of t with the least or the largest Q. Whatever
-the box, it is at most √((n−1)(n−c)/n) in size where t is centred (√(n−1) without correction [THEORY §5]), because then
+the box, it is at most √((n−1)(n−c)/n) in size where t is centred (√(n−1) without correction), because then
 Q ≥ t²/(n−1), and √n (or 1 for a p-norm) where it is not.
 """
 
@@ -57,8 +57,9 @@ def others(terms: Interval) -> Interval:
         return before + after
 
     lo, hi = rest(terms.lo), rest(terms.hi)
-    lo = lo.nan_to_num(nan=0.0, posinf=INF)
-    return Interval(down(lo * (1.0 - error)).clamp_min(0.0), up(hi * (1.0 + error)) + UNDERFLOW)
+    lo = torch.where(torch.isnan(lo), 0.0, lo)
+    hi = torch.where(hi > 0, up(hi * (1.0 + error)) + UNDERFLOW, hi)
+    return Interval(down(lo * (1.0 - error)).clamp_min(0.0), hi)
 
 
 def deviations(x: Interval) -> Interval:
@@ -70,7 +71,9 @@ def deviations(x: Interval) -> Interval:
     hi = high - (high + (total_low - low)) / count
     # Also covers what one evaluation of x − mean in float64 loses.
     size = x.magnitude.amax(-1, keepdim=True) * gamma(count + 16)
-    return inflate(Interval(lo.nan_to_num(nan=-INF), hi.nan_to_num(nan=INF)), size.nan_to_num(nan=INF))
+    lo = torch.where(torch.isnan(lo), -INF, lo)
+    hi = torch.where(torch.isnan(hi), INF, hi)
+    return inflate(Interval(lo, hi), size)
 
 
 def _stabilised(squares: Interval, place: Place, eps: float, mode: str) -> Interval:
@@ -112,7 +115,10 @@ def _normalised(
 
     image = spread(-bound, bound, t.shape)
     close = Interval(end(t.lo, up_end=False), end(t.hi, up_end=True))
-    close = Interval(close.lo.nan_to_num(nan=-bound), close.hi.nan_to_num(nan=bound))
+    close = Interval(
+        torch.where(torch.isnan(close.lo), -bound, close.lo),
+        torch.where(torch.isnan(close.hi), bound, close.hi),
+    )
     return meet(image, close)
 
 

@@ -87,6 +87,9 @@ def _norm(place: Place) -> Interval:
     lo, hi = place.compute(x.mignitude), place.compute(x.magnitude)
     if math.isinf(order):
         return Interval(lo, hi)
+    # Squares overflow before the norm does; its largest entry is always a lower bound.
+    largest = x.mignitude.amax(_axes(place)).reshape(lo.shape) if x.lo.ndim else x.mignitude
+    lo = torch.where(torch.isinf(lo), largest, lo)
     error = 2.0 * gamma(_count(place) + 16) + 2.0**-48
     result = widen(lo, hi, error)
     return Interval(result.lo.clamp_min(0.0), result.hi)
@@ -133,7 +136,8 @@ def _cumsum(place: Place) -> Interval:
     def end(values: Tensor, sign: float) -> Tensor:
         margin = values.abs().cumsum(dim) * error
         rounded = values.cumsum(dim) + sign * torch.where(margin > 0, margin + UNDERFLOW, margin)
-        return rounded.nan_to_num(nan=sign * INF, posinf=INF, neginf=-INF)
+        rounded = rounded.nan_to_num(nan=sign * INF, posinf=INF, neginf=-INF)
+        return torch.where(rounded == -sign * INF, sign * INF, rounded)
 
     lo, hi = end(x.lo, -1.0), end(x.hi, 1.0)
     lo = torch.where(x.lo.cummin(dim).values >= 0, lo.clamp_min(0.0), lo)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from farfield.certify.intervals._interval import Interval, divide, hull, point, spread
+from farfield.certify.intervals._interval import Interval, add, divide, hull, point, spread
 from farfield.certify.intervals._registry import Bounds, Place, interval_rule, register_interval_rule
 
 __all__ = ["moved"]
@@ -65,7 +65,7 @@ for _name in (*RESHAPING, *CUTTING, *ORDERED, *OTHERS):
 def _getitem(place: Place) -> Interval:
     operand = place.operands[0]
     if not isinstance(operand, tuple):
-        return place.interval(0)
+        return place.interval(0).map(place.compute)
     return operand[int(place.attributes["index"])]
 
 
@@ -79,14 +79,12 @@ def _cast(place: Place) -> Interval:
         return Interval(other.to(torch.float64), (~zero).to(torch.float64))
     if dtype.is_floating_point:
         return x
-    if dtype == torch.uint8 and bool((x.lo < 0).any()):
-        return spread(0.0, 255.0, place.shape)  # wraps around
-    limit = 2.0 ** (torch.iinfo(dtype).bits - 1) if dtype != torch.uint8 else 256.0
     result = x.map(torch.trunc)
-    if bool((torch.maximum(result.hi, -result.lo) >= limit).any()):
-        producer = place.producers[0]
-        if producer is not None and producer.dtype is not None and producer.dtype.is_floating_point:
-            return result  # real arithmetic: integers without a largest
+    if dtype == torch.int64:
+        return result  # real arithmetic: whole numbers without a largest
+    limits = torch.iinfo(dtype)
+    if bool((result.lo < limits.min).any()) or bool((result.hi > limits.max).any()):
+        return spread(float(limits.min), float(limits.max), place.shape)  # wraps around
     return result
 
 
@@ -97,4 +95,5 @@ def _dropout(place: Place) -> Interval:
         return x
     keep = 1.0 - float(place.attributes["p"])
     zero = point(0.0)
-    return hull(zero.expand(x.shape), divide(x, point(keep))) if keep > 0 else zero.expand(x.shape)
+    kept = divide(x, add(point(1.0), point(-float(place.attributes["p"]))))
+    return hull(zero.expand(x.shape), kept) if keep > 0 else zero.expand(x.shape)

@@ -33,15 +33,21 @@ def _log_of_others(x: Tensor, *, above: bool) -> Tensor:
         terms = torch.exp(up(shifted)) * (1.0 + 2.0**-48) + 2.0**-1070
         terms = torch.where(x == -INF, 0.0, terms)
         logs = torch.log(others(point(terms)).hi)
-        return up(logs + top) + 2.0**-48 * (1.0 + torch.where(torch.isfinite(logs), logs.abs(), 0.0))
+        logs = torch.where(logs == -INF, logs, up(logs + top) + 2.0**-48 * (1.0 + _size(logs)))
+        return logs.nan_to_num(nan=INF, posinf=INF, neginf=-INF)
     terms = torch.exp(down(shifted)) * (1.0 - 2.0**-48)
     logs = torch.log(others(point(terms)).lo)
-    return down(logs + top) - 2.0**-48 * (1.0 + torch.where(torch.isfinite(logs), logs.abs(), 0.0))
+    return down(logs + top) - 2.0**-48 * (1.0 + _size(logs))
+
+
+def _size(x: Tensor) -> Tensor:
+    return torch.where(torch.isfinite(x), x.abs(), 0.0)
 
 
 def log_odds(x: Interval) -> Interval:
     """ln(p_i/(1 − p_i)) = x_i − ln Σ_{j≠i} e^{x_j}, along the last axis; exact up to rounding."""
-    lo = down(x.lo - _log_of_others(x.hi, above=True))
+    rest = _log_of_others(x.hi, above=True)
+    lo = torch.where(rest == -INF, INF, down(x.lo - rest))  # every other entry is masked
     hi = up(x.hi - _log_of_others(x.lo, above=False))
     return Interval(
         lo.nan_to_num(nan=-INF, posinf=INF, neginf=-INF), hi.nan_to_num(nan=INF, posinf=INF, neginf=-INF)
@@ -55,7 +61,10 @@ def softmaxed(x: Interval) -> Interval:
         return Interval(ones, ones)
     odds = log_odds(x)
     result = widen(torch.sigmoid(odds.lo), torch.sigmoid(odds.hi), ROUNDING, 0.0)
-    return Interval(result.lo.clamp(0.0, 1.0), result.hi.clamp(0.0, 1.0))
+    gone = x.hi == -INF  # masked
+    return Interval(
+        result.lo.clamp(0.0, 1.0).masked_fill(gone, 0.0), result.hi.clamp(0.0, 1.0).masked_fill(gone, 0.0)
+    )
 
 
 def _along(place: Place, function: Callable[[Interval], Interval]) -> Interval:
