@@ -14,7 +14,7 @@ from farfield.certify._problem import Problem
 
 __all__ = ["initial_multipliers", "optimise"]
 
-ROUNDS = ((0.10, 0.25), (0.05, 0.35), (0.02, 0.40))
+ROUNDS = ((0.05, 1.0),)
 """(learning rate, share of the time) of each round."""
 
 
