@@ -9,46 +9,53 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from farfield.certify._dual import Dual, Multipliers, Objective, objective
+from farfield.certify._dual import Dual, Multipliers, Objective, curve_multipliers
 from farfield.certify._problem import Problem
 
 __all__ = ["initial_multipliers", "optimise"]
 
-ROUNDS = ((0.05, 1.0),)
-"""(learning rate, share of the time) of each round."""
+ROUNDS = ((0.08, 0.2, False), (0.16, 0.15, False), (0.25, 0.1, False), (0.55, 0.1, True), (1.0, 0.1, True))
+"""(share of the time at its end, learning rate, with pairwise products) of each round."""
+BENDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Weights tried for the first guess."""
+PRODUCT_STEP = 0.1
+"""Products move this much slower than squares."""
 
 
-def initial_multipliers(problem: Problem, goal: Objective, forms: int) -> Multipliers:
-    """A first guess from chord slopes, backwards through the curves."""
+def initial_multipliers(problem: Problem, goal: Objective, forms: int, bend: float = 0.3) -> Multipliers:
+    """A first guess, backwards through the curves: chord slopes, and squares that never outgrow what pays for them.
+
+    With Θ ≥ T on every curve the guess is a product of spectral norms in disguise; ``bend`` weighs the first Θ.
+    """
     m: Multipliers = {}
     pull = goal.linear.clone()
     curvature = torch.zeros(problem.size, problem.size, dtype=torch.float64)
     for i in range(len(problem.curves) - 1, -1, -1):
         curve = problem.curves[i]
         if curve.columns is None:
-            last = goal.last[i]
-            s = torch.zeros_like(curve.offset) if last is None else last
+            s, t, _ = curve_multipliers(goal, curve, i, m)  # the objective's own
         else:
             s = pull[curve.columns].clone()
-            m[f"t{i}"] = torch.full_like(s, 0.5 * _top(curvature[curve.columns, curve.columns]))
+            t = m[f"t{i}"] = torch.full_like(s, _top(curvature[curve.columns, curve.columns]))
             m[f"e{i}"], m[f"s{i}"] = torch.zeros_like(s), s
         width = (curve.hi - curve.lo).clamp_min(1e-12)
         lo, hi = (curve.scalar.function(e * curve.unit) / curve.unit for e in (curve.lo, curve.hi))
         m[f"r{i}"] = s * (hi - lo) / width
-        m[f"theta{i}"] = 0.3 * s.abs() + 0.01 * float(s.abs().mean()) + 1e-9
+        steep = curve.scalar.slope**2
+        m[f"theta{i}"] = bend * (s.abs() + 0.03 * float(s.abs().mean())) + steep * t + 1e-9
         pull = pull + curve.matrix.T @ (m[f"r{i}"] + 2 * m[f"theta{i}"] * curve.offset)
         curvature = curvature + curve.matrix.T @ (m[f"theta{i}"][:, None] * curve.matrix)
     for j, box in enumerate(problem.boxes):
         m[f"bs{j}"] = pull[box.columns].clone()
-        m[f"bt{j}"] = torch.full_like(box.lo, 0.5 * _top(curvature[box.columns, box.columns]))
+        m[f"bt{j}"] = torch.full_like(box.lo, _top(curvature[box.columns, box.columns]))
     kappa = [
-        0.5 * _top(curvature[b.columns, b.columns]) + 0.5 * float(pull[b.columns].norm()) / b.radius
+        _top(curvature[b.columns, b.columns]) + 0.5 * float(pull[b.columns].norm()) / b.radius
         for b in problem.balls
     ]
     m["kappa"] = torch.tensor(kappa, dtype=torch.float64)
     m["omega"] = m["kappa"].clone()
     m["n"] = torch.zeros(forms, forms, dtype=torch.float64)
-    m["room"] = 0.1 * m["kappa"].mean() if kappa else torch.tensor(0.1, dtype=torch.float64)
+    m["room"] = torch.tensor(0.1, dtype=torch.float64)
     return m
 
 
@@ -58,14 +65,13 @@ def _top(block: Tensor) -> float:
 
 def optimise(
     problem: Problem,
-    output: int,
-    sign: float,
+    goal: Objective,
     *,
     seconds: float,
     start: Multipliers | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> tuple[Multipliers, float]:
-    """Search multipliers that make the dual bound of sign·output small.
+    """Search multipliers that make the dual bound of an objective small.
 
     Returns
     -------
@@ -73,19 +79,23 @@ def optimise(
         The best multipliers seen, with their shift written in, and the unrounded bound they give:
         :mod:`farfield.certify._proof` turns multipliers into a bound that accounts for every rounding.
     """
-    goal = objective(problem, output, sign)
     scale = _scale(goal)
     goal = goal.divided(scale)
     dual = Dual(problem, goal)
-    kept = initial_multipliers(problem, goal, dual.count)
+    kept = min(
+        (initial_multipliers(problem, goal, dual.count, b) for b in BENDS), key=lambda m: _worth(dual, m)
+    )
     if start is not None:
-        kept = {k: v / scale for k, v in start.items()}
-    best, begin = math.inf, time.monotonic()
-    spent = 0.0
-    for rate, share in ROUNDS:
-        until = begin + seconds * (spent + share)
-        kept, best = _round(dual, kept, best, rate, until, progress and (lambda b: progress((time.monotonic() - begin) / seconds, b * scale)))  # fmt: skip
-        spent += share
+        kept = {**kept, **{k: v / scale for k, v in start.items()}}
+    begin = time.monotonic()
+
+    def report(best: float) -> None:
+        if progress is not None:
+            progress(min(1.0, (time.monotonic() - begin) / max(seconds, 1e-9)), best * scale)
+
+    best = math.inf
+    for share, rate, products in ROUNDS:
+        kept, best = _round(dual, kept, best, rate, products, begin + seconds * share, report)
     return {k: v * scale for k, v in kept.items()}, best * scale
 
 
@@ -94,27 +104,27 @@ def _round(
     start: Multipliers,
     best: float,
     rate: float,
+    products: bool,
     until: float,
-    progress: Callable[[float], None] | None,
+    progress: Callable[[float], None],
 ) -> tuple[Multipliers, float]:
+    """Adam from ``start`` until a time, with a cosine schedule; positive multipliers move by factors.
+
+    ``products`` lets pairwise products in; each is measured in units of what its two curves weigh.
+    """
     kept = start
-    raw = {k: _raw(k, v).requires_grad_(True) for k, v in start.items()}
-    products = raw["n"]
-    optimiser = torch.optim.Adam(
-        [
-            {"params": [v for k, v in raw.items() if k != "n"], "rate": rate},
-            {"params": [products], "rate": rate / 5},
-        ],
-        lr=rate,
-    )
+    units = _units(dual, start)
+    dual.weigh(start)
+    raw = {k: _raw(k, v, units[k]).requires_grad_(k != "n" or products) for k, v in start.items()}
+    optimiser = torch.optim.Adam([v for v in raw.values() if v.requires_grad], lr=rate)
     begin = time.monotonic()
     while (now := time.monotonic()) < until:
         share = (now - begin) / max(until - begin, 1e-9)
         for group in optimiser.param_groups:
-            group["lr"] = group["rate"] * (0.5 * (1 + math.cos(math.pi * share)) + 0.01)
+            group["lr"] = rate * (0.5 * (1 + math.cos(math.pi * share)) + 0.01)
         optimiser.zero_grad()
-        current = {k: torch.nn.functional.softplus(v) if _positive(k) else v for k, v in raw.items()}
-        current["n"] = (products + products.T) / 2
+        current = {k: torch.exp(v) if _positive(k) else v * units[k] for k, v in raw.items()}
+        current["n"] = (current["n"] + current["n"].T) / 2
         try:
             total, moved = dual.value(current, current["room"])
         except ArithmeticError:
@@ -125,25 +135,54 @@ def _round(
             kept = {k: v.detach().clone() for k, v in moved.items()}
         total.backward()
         optimiser.step()
-        with torch.no_grad():
-            products.clamp_min_(0.0)
-        if progress is not None:
-            progress(best)
+        if products:
+            with torch.no_grad():
+                raw["n"].clamp_min_(0.0)
+        progress(best)
     return kept, best
 
 
+def _worth(dual: Dual, m: Multipliers) -> float:
+    dual.weigh(m)
+    with torch.no_grad():
+        try:
+            return float(dual.value(m, m["room"])[0])
+        except ArithmeticError:
+            return math.inf
+
+
 def _positive(name: str) -> bool:
-    return name.startswith("theta") or name == "room"
+    return name.startswith(("theta", "t", "bt")) or name in ("room", "kappa", "omega")
 
 
-def _raw(name: str, value: Tensor) -> Tensor:
-    value = value.detach().clone()
-    if _positive(name):
-        return torch.where(value > 20, value, torch.log(torch.expm1(value.clamp(1e-8, 20.0))))
-    return value
+def _raw(name: str, value: Tensor, unit: Tensor) -> Tensor:
+    return torch.log(value.detach().clamp_min(1e-12)) if _positive(name) else value.detach() / unit
+
+
+def _units(dual: Dual, m: Multipliers) -> Multipliers:
+    """A step's natural size for every multiplier that may change sign."""
+    one = torch.ones((), dtype=torch.float64)
+    units = dict.fromkeys(m, one)
+    weights = [
+        m["kappa"].mean().reshape(1).expand(dual.heads) if m["kappa"].numel() else one.expand(dual.heads)
+    ]
+    for i, curve in enumerate(dual.problem.curves):
+        for name in (f"r{i}", f"s{i}"):
+            if name in m:
+                units[name] = m[name].abs().mean() + 1e-9
+        if curve.columns is not None:
+            units[f"e{i}"] = m[f"t{i}"].mean() + 1e-9
+    for j in range(len(dual.problem.boxes)):
+        units[f"bs{j}"] = m[f"bs{j}"].abs().mean() + 1e-9
+    weights += [m[f"t{i}"] for i, *_ in dual.groups]
+    weight = torch.cat(weights).clamp_min(1e-12).sqrt()
+    units["n"] = PRODUCT_STEP * torch.outer(weight, weight)
+    return units
 
 
 def _scale(goal: Objective) -> float:
     parts = [w.abs().mean() for w in goal.last if w is not None and w.numel()]
-    parts.append(goal.linear.abs().max())
+    parts += [w.abs().mean() for w in goal.squares if w is not None and w.numel()]
+    if goal.linear.numel():
+        parts.append(goal.linear.abs().max())
     return max(float(torch.stack(parts).max()), 1e-100)

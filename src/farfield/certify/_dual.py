@@ -7,9 +7,9 @@ For the problem of :mod:`farfield.certify._problem`, with z = Fx + b and y = σ(
         + max_x [ lin·x − xᵀHx + const ]                                                     (joint part)
 
 whatever the multipliers are: the first lines add exactly what the last one takes away. The joint part is finite when
-H ⪰ 0, and collects T on y's diagonal, E between y and z, −FᵀΘF, κ·G of the balls (paid with κρ²), ω(Σx)² of a centred
-norm, and −VᵀNV for pairwise products of forms Vx + v ≥ 0 that are never negative (N ≥ 0 entrywise). Minimised over the
-multipliers this is the semidefinite relaxation with every valid quadratic constraint of a single curve, and the
+H ⪰ 0. It collects T on y's diagonal, E between y and z, −FᵀΘF, κ·G of the balls (paid with κρ²), ω(Σx)² of centred
+norms, and −VᵀNV for pairwise products of forms Vx + v ≥ 0 that are never negative (N ≥ 0 entrywise). Minimised over
+the multipliers this is the semidefinite relaxation with every valid quadratic constraint of a single curve, and the
 products of pairs. [P1]'s setting with one layer and N = 0 is the Lagrangian dual of LN → activation → Linear.
 
 The joint maximiser x is unique, so a derivative of the dual value is the Lagrangian's derivative at x: the gradient
@@ -18,7 +18,6 @@ never needs more than products with vectors.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from farfield.certify._problem import Curve, Problem
 
-__all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable"]
+__all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable", "square_objective"]
 
 PRODUCT_LIMIT = 2200
 """More non-negative forms than this are not multiplied pairwise."""
@@ -40,19 +39,19 @@ Multipliers = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """What is bounded from above: coefficients over the variables and over the last curves."""
+    """What is bounded from above: coefficients over the variables, over the last curves and over their squares."""
 
     linear: Tensor
     last: tuple[Tensor | None, ...]
+    squares: tuple[Tensor | None, ...]
     offset: float
 
     def divided(self, scale: float) -> Objective:
         """The same in other units."""
-        return Objective(
-            self.linear / scale,
-            tuple(None if w is None else w / scale for w in self.last),
-            self.offset / scale,
+        last, squares = (
+            tuple(None if w is None else w / scale for w in part) for part in (self.last, self.squares)
         )
+        return Objective(self.linear / scale, last, squares, self.offset / scale)
 
 
 def objective(problem: Problem, output: int, sign: float) -> Objective:
@@ -60,8 +59,17 @@ def objective(problem: Problem, output: int, sign: float) -> Objective:
     return Objective(
         sign * problem.objective[output],
         tuple(None if w is None else sign * w[output] for w in problem.last),
+        (None,) * len(problem.curves),
         sign * float(problem.offset[output]),
     )
+
+
+def square_objective(problem: Problem) -> Objective:
+    """Σ y² of the problem's last curve, in its units."""
+    squares: list[Tensor | None] = [None] * len(problem.curves)
+    squares[-1] = torch.ones_like(problem.curves[-1].offset)
+    zero = torch.zeros(problem.size, dtype=torch.float64)
+    return Objective(zero, (None,) * len(problem.curves), tuple(squares), 0.0)
 
 
 def product_forms(problem: Problem) -> list[tuple[int, float, float, Tensor]]:
@@ -96,8 +104,21 @@ class Dual:
         self.round = [
             b.gram.shape[0] == 0 or bool((b.gram == torch.eye(b.gram.shape[0])).all()) for b in problem.balls
         ]
+        self.weights = torch.ones(problem.size, dtype=torch.float64)
         self.ray: Tensor | None = None
         self.shift = 0.0
+
+    def weigh(self, m: Multipliers) -> None:
+        """Measure shifts of H by what these multipliers put on its diagonal, block by block."""
+        problem, weights = self.problem, torch.ones(self.problem.size, dtype=torch.float64)
+        for j, ball in enumerate(problem.balls):
+            weights[ball.columns] = m["kappa"][j].detach().clamp_min(1e-9)
+        for i, curve in enumerate(problem.curves):
+            if curve.columns is not None:
+                weights[curve.columns] = m[f"t{i}"].detach().mean().clamp_min(1e-9)
+        for j, box in enumerate(problem.boxes):
+            weights[box.columns] = m[f"bt{j}"].detach().mean().clamp_min(1e-9)
+        self.weights, self.ray = weights, None
 
     # -- affine pieces at a point -----------------------------------------------------------------------------------
 
@@ -139,6 +160,8 @@ class Dual:
             if ball.centred:
                 half[ball.columns, ball.columns] += 0.5 * m["omega"][j]
         n = m["n"]
+        if not bool(n.any()):
+            return half + half.T
         # −VᵀNV with rows of V spelled out: the cone's, and a·(unit vector) + b·(row of F).
         columns = _indices(slice(0, size))
         pulled = torch.zeros(n.shape[0], size, dtype=torch.float64)  # N V
@@ -238,15 +261,16 @@ class Dual:
             if not plain:
                 out[ball.columns] = root.T @ out[ball.columns]
                 out[:, ball.columns] = out[:, ball.columns] @ root
-        return out
+        root = self.weights.rsqrt()
+        return root[:, None] * out * root
 
     def apply_root(self, vector: Tensor, transposed: bool = False) -> Tensor:
-        """R v, or Rᵀ v."""
-        out = vector.clone()
+        """R v, or Rᵀ v, R with the weights in it."""
+        out = vector.clone() if transposed else vector * self.weights.rsqrt()
         for ball, root, plain in zip(self.problem.balls, self.roots, self.round, strict=True):
             if not plain:
                 out[ball.columns] = (root.T if transposed else root) @ out[ball.columns]
-        return out
+        return out * self.weights.rsqrt() if transposed else out
 
     def solve(self, m: Multipliers, room: float) -> tuple[Tensor, Tensor, float]:
         """(x, v, shift): the joint maximiser, the lowest direction of H, and the shift that made H positive."""
@@ -261,7 +285,7 @@ class Dual:
         return self.apply_root(x), self.apply_root(v), shift
 
     def _lowest(self, hessian: Tensor, eye: Tensor, room: float) -> tuple[Tensor, float, Tensor]:
-        """(lowest direction, shift, Cholesky factor of the shifted H): inverse iteration from the last call's direction.
+        """(lowest direction, shift, Cholesky factor of the shifted H), by inverse iteration from the last direction.
 
         The iteration is trusted only if the factorisation with its shift succeeds; else all eigenvalues are computed.
         """
@@ -288,7 +312,7 @@ class Dual:
         """
         with torch.no_grad():
             x, v, shift = self.solve(m, float(room))
-        moved = shifted(self.problem, m, shift)
+        moved = shifted(self.problem, m, shift, self.weights)
         total = self.joint(moved, x) + self.separable_part(moved)
         if shift > 0:
             slack = _price(self, moved, x) * (room - self.curvature(m, v))
@@ -310,7 +334,7 @@ def _price(dual: Dual, m: Multipliers, x: Tensor) -> float:
     """∂(dual value)/∂(shift): what a shift adds through κ and T, less what it saves in the joint part."""
     probe = torch.zeros((), dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
-        moved = shifted(dual.problem, {k: v.detach() for k, v in m.items()}, probe)
+        moved = shifted(dual.problem, {k: v.detach() for k, v in m.items()}, probe, dual.weights)
         total = dual.joint(moved, x) + dual.separable_part(moved)
         (slope,) = torch.autograd.grad(total, probe)
     return float(slope)
@@ -323,8 +347,8 @@ def curve_multipliers(
     if curve.columns is not None:
         return m[f"s{index}"], m[f"t{index}"], m[f"e{index}"]
     zero = torch.zeros_like(curve.offset)
-    last = goal.last[index]
-    return (zero if last is None else last), zero, zero
+    last, square = goal.last[index], goal.squares[index]
+    return (zero if last is None else last), (zero if square is None else square), zero
 
 
 def separable(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: Tensor) -> Tensor:
@@ -367,15 +391,18 @@ def quadratic_max(a: Tensor, b: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
     return torch.maximum(ends, (a * vertex + b) * vertex)
 
 
-def shifted(problem: Problem, m: Multipliers, shift: float | Tensor) -> Multipliers:
-    """Multipliers with a shift of H written into κ and T."""
+def shifted(problem: Problem, m: Multipliers, shift: float | Tensor, weights: Tensor) -> Multipliers:
+    """Multipliers with ``shift``·``weights`` (constant on a ball) on H's diagonal written into κ and T."""
     moved = dict(m)
-    moved["kappa"] = moved["kappa"] + shift
+    if problem.balls:
+        moved["kappa"] = moved["kappa"] + shift * torch.stack(
+            [weights[b.columns.start] for b in problem.balls]
+        )
     for i, curve in enumerate(problem.curves):
         if curve.columns is not None:
-            moved[f"t{i}"] = moved[f"t{i}"] + shift
-    for j in range(len(problem.boxes)):
-        moved[f"bt{j}"] = moved[f"bt{j}"] + shift
+            moved[f"t{i}"] = moved[f"t{i}"] + shift * weights[curve.columns]
+    for j, box in enumerate(problem.boxes):
+        moved[f"bt{j}"] = moved[f"bt{j}"] + shift * weights[box.columns]
     return moved
 
 

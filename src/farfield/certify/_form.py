@@ -21,8 +21,8 @@ __all__ = ["SELECTING", "SUMMING", "UNIT", "WEIGHTED", "Form", "affine_step", "c
 UNIT = 2.0**-52
 """Coefficients are right to this much of their magnitudes."""
 
-_MOVING = """identity reshape permute expand repeat squeeze unsqueeze flip roll slice select diagonal cat stack split chunk
-    unbind copy cast dropout pixel_shuffle pixel_unshuffle unfold tril triu"""
+_MOVING = """identity reshape permute expand repeat squeeze unsqueeze flip roll slice select diagonal cat stack split
+    chunk unbind copy cast dropout pixel_shuffle pixel_unshuffle unfold tril triu"""
 SELECTING = frozenset(_MOVING.split())
 """Operators that move entries about, or drop them, and round nothing."""
 SUMMING = frozenset(["sum", "mean", "avg_pool", "adaptive_avg_pool", "add", "sub", "neg"])

@@ -12,6 +12,7 @@ All variables are scaled by powers of two, which round nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -73,7 +74,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Problem:
-    """See the module. ``objective`` (outputs, size) and ``last`` (per curve, (outputs, entries)) hold every output."""
+    """See the module. ``objective`` is (outputs, size), ``last`` per curve (outputs, entries)."""
 
     size: int
     balls: tuple[Ball, ...]
@@ -86,10 +87,16 @@ class Problem:
     offset: Tensor
     offset_magnitude: Tensor
     cone: Tensor
-    """(rows, size): forms that are never negative."""
+    """(rows, size): rows·x is never negative."""
 
 
-def build_problem(network: Network, sizes: Mapping[int, Tensor] | None = None, limit: int = 3000) -> Problem:
+def build_problem(
+    network: Network,
+    sizes: Mapping[int, Tensor] | None = None,
+    norms: Mapping[int, tuple[Tensor, float]] | None = None,
+    target: int | None = None,
+    limit: int = 3000,
+) -> Problem:
     """The maximisation problem of a network's output.
 
     Parameters
@@ -98,19 +105,30 @@ def build_problem(network: Network, sizes: Mapping[int, Tensor] | None = None, l
         From :func:`farfield.certify._network.build_network`.
     sizes
         Curve → typical |z| of each entry, from a few evaluations: units only, no claim rests on them.
+    norms
+        Curve → (unit, R) with ‖y/unit‖₂ ≤ R proved.
+    target
+        A curve to stop at: the problem's last curve, for a bound on its norm. The output by default.
 
     Raises
     ------
     NoProblemError
         If the output depends on something that is neither bounded nor described, or on more than ``limit`` variables.
     """
-    return _Assembly(network, sizes or {}, limit).build()
+    return _Assembly(network, sizes or {}, norms or {}, target, limit).build()
 
 
 class _Assembly:
-    def __init__(self, network: Network, sizes: Mapping[int, Tensor], limit: int) -> None:
-        self.network, self.sizes, self.limit = network, sizes, limit
-        self.needed = network.needed()
+    def __init__(
+        self,
+        network: Network,
+        sizes: Mapping[int, Tensor],
+        proved: Mapping[int, tuple[Tensor, float]],
+        target: int | None,
+        limit: int,
+    ) -> None:
+        self.network, self.sizes, self.proved, self.target, self.limit = network, sizes, proved, target, limit
+        self.needed = network.needed(None if target is None else target)
         feeding = {
             b
             for i in self.needed
@@ -142,7 +160,7 @@ class _Assembly:
             else:
                 raise NoProblemError("the output depends on the input itself, without a bound on the way")
         curves = tuple(self._widened(c) for c in self.curves)
-        output = self.network.output
+        output = self.network.output if self.target is None else _nothing(self.network.output)
         objective, magnitude = self._row(output, skip={c.block for c in curves if c.columns is None})
         last, last_magnitude = [], []
         for curve in curves:
@@ -153,9 +171,18 @@ class _Assembly:
         for row, (columns, values) in enumerate(self.cone):
             cone[row, columns] = values
         return Problem(
-            self.size, tuple(self.balls), tuple(self.boxes), curves, objective, magnitude, tuple(last),
-            tuple(last_magnitude), output.offset, output.offset_magnitude, cone,
-        )  # fmt: skip
+            self.size,
+            tuple(self.balls),
+            tuple(self.boxes),
+            curves,
+            objective,
+            magnitude,
+            tuple(last),
+            tuple(last_magnitude),
+            output.offset,
+            output.offset_magnitude,
+            cone,
+        )
 
     # -- sources -----------------------------------------------------------------------------------------------
 
@@ -169,7 +196,8 @@ class _Assembly:
 
     def _box(self, index: int, block: Block) -> None:
         lo, hi = block.lo, block.hi
-        assert lo is not None and hi is not None
+        assert lo is not None
+        assert hi is not None
         if not bool((torch.isfinite(lo) & torch.isfinite(hi)).all()):
             raise NoProblemError(f"no range is known for {block.node!r}")
         scale = _power_of_two(torch.maximum(lo.abs(), hi.abs()))
@@ -285,14 +313,20 @@ class _Assembly:
                 unit,
                 function,
                 index,
-            )  # fmt: skip
+            )
         )
         low, high = function.image(lo, hi)
         self.ranges[index] = (low / unit, high / unit)
         size = torch.maximum(low.abs(), high.abs()) / unit
         self.norms[index] = min(
-            float(torch.linalg.vector_norm(size)) * (1 + 1e-12), self._lipschitz(form, block, unit, function)
+            self._proved(index, unit),
+            float(torch.linalg.vector_norm(size)) * (1 + 1e-12),
+            self._lipschitz(form, block, unit, function),
         )
+
+    def _proved(self, index: int, unit: Tensor) -> float:
+        known = self.proved.get(index)
+        return known[1] if known is not None and bool((known[0] == unit).all()) else math.inf
 
     def _lipschitz(self, form: Form, block: Block, unit: Tensor, function: Scalar) -> float:
         """‖y/unit‖ ≤ ‖σ(b)/unit‖ + L Σ ‖F/unit‖₂ ‖x‖, |σ(z) − σ(b)| ≤ L|z − b|."""
@@ -336,9 +370,17 @@ class _Assembly:
         pad = self.size - curve.matrix.shape[1]
         wide = [torch.nn.functional.pad(t, (0, pad)) for t in (curve.matrix, curve.magnitude)]
         return Curve(
-            curve.columns, wide[0], wide[1], curve.offset, curve.offset_magnitude, curve.lo, curve.hi, curve.unit,
-            curve.scalar, curve.block,
-        )  # fmt: skip
+            curve.columns,
+            wide[0],
+            wide[1],
+            curve.offset,
+            curve.offset_magnitude,
+            curve.lo,
+            curve.hi,
+            curve.unit,
+            curve.scalar,
+            curve.block,
+        )
 
     # -- forms in the problem's variables ----------------------------------------------------------------------
 
@@ -364,6 +406,12 @@ class _Assembly:
             matrix[:, self.columns[b]] += piece
             magnitude[:, self.columns[b]] += size
         return matrix, magnitude
+
+
+def _nothing(output: Form) -> Form:
+    """No output: for problems that bound a curve."""
+    zero = torch.zeros(1, dtype=torch.float64)
+    return Form({}, {}, zero, zero)
 
 
 def _form(block: Block) -> Form:

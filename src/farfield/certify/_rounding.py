@@ -24,7 +24,8 @@ def gamma(count: float) -> float:
 
 def row_norms(matrix: Tensor) -> Tensor:
     """‖row‖₂ of every row, rounded upwards."""
-    return torch.linalg.vector_norm(matrix, dim=-1) * (1.0 + gamma(matrix.shape[-1] + 4)) + TINY
+    norms: Tensor = torch.linalg.vector_norm(matrix, dim=-1)
+    return norms * (1.0 + gamma(matrix.shape[-1] + 4)) + TINY
 
 
 def spectral_bound(matrix: Tensor, squarings: int = 5) -> float:
