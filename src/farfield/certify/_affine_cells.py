@@ -341,14 +341,14 @@ def apply_norm(
     products = torch.einsum("icgm,jcgm->ijcg", c, c) / count
     loss = (size + 8.0) * 2 * ROUND
     wander = 2 * ((a.abs() + dev) * rho).sum(-1) / count + rho.square().sum(-1) / count
-    floor: Tensor | float = norm_eps
+    floor = c.new_full((1, 1), norm_eps)
     if time is None:
         products[0, 0] += norm_eps
     else:
         products += norm_eps * torch.einsum("ic,jc->ijc", time.values[..., 0], time.values[..., 0])[..., None]
         t_rho, t_size = time.radius, time.values.abs().sum(0)
         wander = wander + norm_eps * t_rho * (2 * t_size + t_rho)
-        floor = norm_eps * time.range()[0].clamp_min(0.0).square() * (1 - SLIP)
+        floor = norm_eps * time.range()[0].clamp_min(0.0).square()
     q0, q1 = products[0, 0], 2 * products[0, 1:]
     quad = products[1:, 1:].abs().sum((0, 1)) * INFLATE
     # |Σ aB|/count may cancel: its rounding is measured by √(q₀·BᵀB).
@@ -361,7 +361,7 @@ def apply_norm(
     span = (q0.sqrt() + quad.sqrt() + drift) * (1 + 64 * loss)
     near = (q0.sqrt() * (1 - 8 * loss) - (quad.sqrt() + drift) * (1 + 64 * loss)).clamp_min(0.0)
     low = torch.maximum((q0 - reach - wander) * (1 - SLIP) - SLIP * (q0 + reach), near.square() * (1 - SLIP))
-    low = torch.maximum(low, floor * (1 - SLIP) if isinstance(floor, float) else floor.expand_as(low))
+    low = torch.maximum(low, floor * (1 - SLIP))
     high = torch.minimum((q0 + reach + quad + wander) * (1 + SLIP), span.square() * (1 + SLIP))
     low = torch.minimum(low, q0)
     good = low > 1e-200

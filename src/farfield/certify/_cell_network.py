@@ -238,10 +238,8 @@ def compile_cells(network: Network, output_index: int, sign: int) -> CellNetwork
     homogeneous = network.blocks[source].kind == "input"
     if max(network.blocks[i].size for i in reached) > WIDEST:
         raise CellsUnsupportedError(f"Cells account for rounding in sums of up to {WIDEST} terms.")
-    steps = []
-    for index in reached:
-        if index != source:
-            steps.append(_step(network, index, source if homogeneous else None))
+    time = (source, network.blocks[source].size) if homogeneous else None
+    steps = [_step(network, index, time) for index in reached if index != source]
     chosen = _rows(network.output, torch.tensor([output_index]))
     output = _map(chosen, None, sign=float(sign))
     steps = _weighted(steps, output)
@@ -297,21 +295,22 @@ def _centred(form: Form, groups: int) -> Form:
     )
 
 
-def _map(form: Form, source: int | None, sign: float = 1.0) -> Map:
-    """A form with what evaluating it loses; a degree-1 form's offset multiplies t, the last input variable."""
+def _map(form: Form, time: tuple[int, int] | None, sign: float = 1.0) -> Map:
+    """A form with what evaluating it loses.
+
+    A degree-1 form's offset multiplies t: ``time`` says which block has it as its last variable, and that block's size.
+    """
     matrices, magnitudes = dict(form.matrices), dict(form.magnitudes)
     offset, offset_loss = form.offset, form.offset_magnitude * UNIT
-    if form.degree and source is not None:
-        size = next((m.shape[1] for i, m in matrices.items() if i == source), None)
-        if size is None:
-            return _map_with_time(form, source, sign)
-        before = matrices[source]
+    if form.degree and time is not None:
+        source, size = time
+        before = matrices.get(source, offset.new_zeros(form.size, size))
         column = torch.zeros_like(before)
         column[:, -1] = offset
-        slack = torch.zeros_like(before)
-        slack[:, -1] = form.offset_magnitude + torch.where(before[:, -1] == 0, 0.0, offset.abs())
+        slack = torch.where((column == 0) | (before == 0), 0.0, before.abs() + column.abs())
+        slack[:, -1] += form.offset_magnitude
         matrices[source] = before + column
-        magnitudes[source] = magnitudes[source] + slack + torch.where(column == 0, 0.0, before.abs())
+        magnitudes[source] = magnitudes.get(source, torch.zeros_like(before)) + slack
         offset, offset_loss = torch.zeros_like(offset), torch.zeros_like(offset)
     terms = sum(m.shape[1] for m in matrices.values()) + 8
     order = tuple(sorted(matrices))
@@ -327,11 +326,7 @@ def _map(form: Form, source: int | None, sign: float = 1.0) -> Map:
     )
 
 
-def _map_with_time(form: Form, source: int, sign: float) -> Map:
-    raise NotImplementedError
-
-
-def _step(network: Network, index: int, source: int | None) -> _Step:
+def _step(network: Network, index: int, time: tuple[int, int] | None) -> _Step:
     block = network.blocks[index]
     form = block.form
     assert form is not None
@@ -346,7 +341,7 @@ def _step(network: Network, index: int, source: int | None) -> _Step:
             place = torch.argsort(order)
     else:
         shape, curve = profile(block.op, block.attributes), curvature(block.op, block.attributes)
-    return _Step(index, block, _map(form, source), torch.ones(block.size), shape, curve, order, place)
+    return _Step(index, block, _map(form, time), torch.ones(block.size), shape, curve, order, place)
 
 
 def _weighted(steps: list[_Step], output: Map) -> list[_Step]:
@@ -393,7 +388,7 @@ def _precondition(network: Network, source: int, reached: list[int]) -> Tensor:
         block = network.blocks[index]
         if block.form is None or source not in block.form.matrices:
             continue
-        affine = _step(network, index, source).affine
+        affine = _step(network, index, (source, size)).affine
         part = affine.weights[affine.sources.index(source)].T
         if block.kind == "norm":
             extra = torch.zeros(1, size, dtype=torch.float64)
