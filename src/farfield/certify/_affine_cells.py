@@ -18,7 +18,7 @@ from farfield._typing import Float
 from farfield.certify._curvature import Curvature
 from farfield.growth import Profile
 
-__all__ = ["Clouds", "Map", "apply_curve", "apply_map", "apply_norm", "apply_perspective"]
+__all__ = ["Blame", "Clouds", "Map", "apply_curve", "apply_map", "apply_norm", "apply_perspective"]
 
 ROUND = 2.0**-53
 SLIP = 2.0**-48
@@ -55,6 +55,22 @@ class Clouds:
         centre, spread = self.values[0], self.spread()
         spread = spread + (centre.abs() + spread) * (4 * ROUND) + TINY
         return centre - spread, centre + spread
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """What a rule added to the remainder, (C, m), and how much each axis moves the entry, (k, C, m).
+
+    Only where to cut a cell depends on it: nothing here need be rounded.
+    """
+
+    error: Float[Tensor, "C m"]
+    leverage: Float[Tensor, "k C m"]
+
+    def shares(self, weight: Float[Tensor, " m"]) -> Float[Tensor, "C k"]:
+        """The error laid upon the axes, entries weighted."""
+        part = torch.where(torch.isfinite(self.error), self.error, 1.0) * weight
+        return torch.einsum("kcm,cm->ck", self.leverage, part / self.leverage.sum(0).clamp_min(TINY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +231,8 @@ def _constant(low: Tensor, high: Tensor, k1: int) -> Clouds:
 
 def apply_curve(
     shape: Profile, curve: Curvature, argument: Clouds, low: Tensor | None = None, high: Tensor | None = None
-) -> tuple[Clouds, Tensor]:
-    """σ of a value over cells, (C, m), and the error of its linearisation.
+) -> tuple[Clouds, Blame]:
+    """σ of a value over cells, (C, m), and whom its remainder is owed to.
 
     The chord of σ on the argument's range with its second-order miss, or the range of σ, whichever leaves the smaller
     remainder.
@@ -237,18 +253,18 @@ def apply_curve(
     k1 = argument.values.shape[0]
     if math.isinf(curve.second):
         made = _constant(*_image(shape, bottom, top), k1)
-        return made, made.radius
+        return made, Blame(made.radius, argument.values[1:].abs())
     line = _line(shape, curve, bottom, top)
     made = _along(argument, line.slope, line.shift, line.error, line.size)
     if curve.second or not curve.kinks or shape.shape != "increasing":
         made = _smaller(made, _constant(*_image(shape, bottom, top), k1))
-    return made, line.error
+    return made, Blame(line.error, argument.values[1:].abs())
 
 
 def apply_perspective(
     shape: Profile, curve: Curvature, argument: Clouds, time: Clouds
-) -> tuple[Clouds, Tensor]:
-    """t·σ(z/t) of a value over cells where t ≥ 0, (C, m), and the error of its linearisation.
+) -> tuple[Clouds, Blame]:
+    """t·σ(z/t) of a value over cells where t ≥ 0, (C, m), and whom its remainder is owed to.
 
     Where t > 0 on all of the cell: σ(s) = αs + β ± e on the range of s = z/t, hence αz + βt ± e·t. Everywhere: the
     tails, slope·z + offset·t ± tail(|z|/t)·t on one side of 0, slope·z + t·remainder across it. Whichever leaves the
@@ -260,7 +276,7 @@ def apply_perspective(
     far = _tails(shape, curve, argument, time, end)
     inside = start > 0
     if not bool(inside.any()):
-        return far, far.radius
+        return far, Blame(far.radius, argument.values[1:].abs() + time.values[1:].abs())
     # z = s₀t + rest for any s₀: near the centre the rest is of first order.
     safe = torch.where(inside, start, 1.0)
     ratio = torch.where(inside, argument.values[0] / torch.where(inside, time.values[0], 1.0), 0.0)
@@ -280,7 +296,8 @@ def apply_perspective(
     near = _with_time(near, line.shift, time)
     near = Clouds(near.values, torch.where(inside, near.radius, math.inf))
     made = _smaller(near, far)
-    return made, torch.where(near.radius <= far.radius, line.error * end, far.radius)
+    error = torch.where(near.radius <= far.radius, line.error * end, far.radius)
+    return made, Blame(error, argument.values[1:].abs() + (ratio * time.values[1:]).abs())
 
 
 def _with_time(cloud: Clouds, factor: Tensor, time: Clouds) -> Clouds:
@@ -316,8 +333,8 @@ def _tails(shape: Profile, curve: Curvature, argument: Clouds, time: Clouds, end
 
 def apply_norm(
     centred: Clouds, groups: int, count: float, norm_eps: float, limit: float, time: Clouds | None
-) -> tuple[Clouds, Tensor]:
-    """c/√q over cells, q = Σc²/count + ε·t² within each group, and the error of its linearisation.
+) -> tuple[Clouds, Blame]:
+    """c/√q over cells, q = Σc²/count + ε·t² within each group, and whom its remainder is owed to.
 
     q = q₀ + q₁δ + [0, Q] ± e with Q the sum of |BᵀB|; 1/√q is its tangent at q₀ plus [0, R], R attained at an end of
     q's range because 1/√ is convex; the product with c = a + Bδ ± ρ keeps the diagonal of its quadratic part as a
@@ -391,4 +408,7 @@ def apply_norm(
     bad = ~good[..., None] | (loose >= limit) | ~torch.isfinite(loose)
     loose = torch.where(bad, limit, loose)
     made = torch.where(bad, torch.zeros_like(made), made)
-    return Clouds(made.reshape(k1, cells, width), loose.reshape(cells, width)), loose.reshape(cells, width)
+    loose = loose.reshape(cells, width)
+    leverage = torch.diagonal(products[1:, 1:], dim1=0, dim2=1).clamp_min(0.0).sqrt().permute(2, 0, 1)
+    leverage = leverage[..., None].expand(-1, -1, -1, size).reshape(k1 - 1, cells, width)
+    return Clouds(made.reshape(k1, cells, width), loose), Blame(loose, leverage)

@@ -18,7 +18,7 @@ from torch import Tensor
 from farfield._typing import Float, Int
 from farfield.certify._affine_cells import (
     ROUND,
-    TINY,
+    Blame,
     Clouds,
     Map,
     apply_curve,
@@ -133,12 +133,8 @@ class CellNetwork:
         shares = torch.zeros_like(centre)
         for step in self.steps:
             argument = apply_map(step.affine, [clouds[i] for i in step.affine.sources])
-            made, error = _apply(step, argument, time)
-            clouds[step.index] = made
-            slopes = argument.values[1:].abs()
-            part = torch.where(torch.isfinite(error), error, 1.0) * step.weight
-            part = part / (slopes.sum(0) + argument.radius).clamp_min(TINY)
-            shares += torch.einsum("kcm,cm->ck", slopes, part)
+            clouds[step.index], blame = _apply(step, argument, time)
+            shares += blame.shares(step.weight)
         out = apply_map(self.output, [clouds[i] for i in self.output.sources])
         upper = out.range()[1][:, 0]
         return torch.where(torch.isnan(upper), math.inf, upper), shares, out.values[1:, :, 0].T
@@ -179,18 +175,18 @@ def _lifted(shape: Profile, z: Tensor, t: Tensor | None) -> Tensor:
     return torch.where(inside, near, torch.where(z > 0, shape.right.slope, shape.left.slope) * z)
 
 
-def _apply(step: _Step, argument: Clouds, time: Clouds | None) -> tuple[Clouds, Tensor]:
+def _apply(step: _Step, argument: Clouds, time: Clouds | None) -> tuple[Clouds, Blame]:
     block = step.block
     assert block.form is not None
     lift = time if block.form.degree else None
     if block.kind == "norm":
         assert block.groups is not None
-        made, error = apply_norm(
+        made, blame = apply_norm(
             argument, block.groups.shape[0], block.count, block.norm_eps, _limit(block), lift
         )
         if step.place is not None:
             made = Clouds(made.values[..., step.place], made.radius[..., step.place])
-        return made, error
+        return made, blame
     assert step.shape is not None and step.curve is not None
     if lift is not None:
         return apply_perspective(step.shape, step.curve, argument, lift)

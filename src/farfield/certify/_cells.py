@@ -18,15 +18,15 @@ from torch import Tensor
 
 from farfield.certify._cell_network import CellNetwork, compile_cells
 from farfield.certify._network import Network
-from farfield.errors import FarfieldError
 
-__all__ = ["CellsProof", "CellsState", "branch"]
+__all__ = ["AXIS_LETTERS", "CellsProof", "CellsState", "branch"]
 
 LEAF, OUTSIDE = -1, -2
 NODE_BYTES = 9
 NODE_SECONDS = 6e-7
 """About what writing one node of a tree as text takes."""
-_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz".replace("x", "")
+AXIS_LETTERS = "0123456789abcdefghijklmnopqrstuvw"
+"""How trees name axes."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class CellsState:
                 node = stack.pop()
                 kind = axis[node]
                 if kind >= 0:
-                    parts.append(_LETTERS[kind])
+                    parts.append(AXIS_LETTERS[kind])
                     stack.append(child[node] + 1)
                     stack.append(child[node])
                 else:
