@@ -132,13 +132,14 @@ def violations(
         x = u[..., :-1] / torch.where(valid, u[..., -1], 1.0)[..., None]
     else:
         x = u
-    values = torch.cat([model(row[None]) for row in x.reshape(-1, x.shape[-1])[:0]] or [model(x.reshape(-1, x.shape[-1]))])
-    values = sign * values.reshape(points, cells, -1)[..., index]
+    values = sign * model(x.reshape(-1, x.shape[-1])).reshape(points, cells, -1)[..., index]
     values = torch.where(valid & torch.isfinite(values), values, -math.inf)
     best = values.amax(0)
     bad = ~(best <= upper)
     return list(zip(best[bad].tolist(), upper[bad].tolist(), strict=True))
 
 
-def compiled_of(model: nn.Module, dim: int, index: int = 0, sign: int = 1, box: Interval | None = None) -> CellNetwork:
+def compiled_of(
+    model: nn.Module, dim: int, index: int = 0, sign: int = 1, box: Interval | None = None
+) -> CellNetwork:
     return compile_cells(network_of(model, dim, box), index, sign)

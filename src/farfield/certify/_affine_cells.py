@@ -101,9 +101,7 @@ def apply_map(affine: Map, sources: list[Clouds]) -> Clouds:
     Exact up to rounding: ρ' = |A|ρ + loss·(|a| + |B| + ρ), the loss counted by the largest entry of a block.
     """
     values = radius = None
-    for cloud, weight, size, loss in zip(
-        sources, affine.weights, affine.sizes, affine.losses, strict=True
-    ):
+    for cloud, weight, size, loss in zip(sources, affine.weights, affine.sizes, affine.losses, strict=True):
         k1, cells, width = cloud.values.shape
         made = (cloud.values.reshape(-1, width) @ weight).reshape(k1, cells, -1)
         whole = cloud.values.abs().sum(0) + cloud.radius
@@ -122,12 +120,16 @@ def apply_map(affine: Map, sources: list[Clouds]) -> Clouds:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """σ(x) = slope·x + shift ± error on a range, each (C, m); ``size`` is the magnitude of what was added up."""
+    """σ(x) = slope·x + shift ± error on a range, each (C, m); ``size`` is the magnitude of what was added up.
+
+    ``ends`` are σ's values at both ends of the range, where they were needed.
+    """
 
     slope: Tensor
     shift: Tensor
     error: Tensor
     size: Tensor
+    ends: tuple[Tensor, Tensor] | None = None
 
 
 def _relu_line(low: Tensor, high: Tensor, place: float) -> tuple[Tensor, Tensor]:
@@ -180,19 +182,24 @@ def _line(shape: Profile, curve: Curvature, low: Tensor, high: Tensor) -> _Line:
         mean = torch.where(better, mean + 0.5 * miss, mean)
         bend = torch.where(better, third, bend)
     if curve.defect:
-        bend = bend + torch.where(high >= curve.defect_from, 3 * curve.defect, 0.0)
+        bend = torch.where(high >= curve.defect_from, bend + 3 * curve.defect, bend)
     size = size + ends.abs().sum(0) + low.abs() + high.abs() + (chord * middle).abs() + 1.0
-    return _Line(slope + chord, shift + mean - chord * middle, error + bend, size)
+    known = None if curve.kinks else (ends[0], ends[2])
+    return _Line(slope + chord, shift + mean - chord * middle, error + bend, size, known)
 
 
-def _image(shape: Profile, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def _image(
+    shape: Profile, low: Tensor, high: Tensor, ends: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """Range of the activation over [low, high] from its shape alone, rounded outwards."""
     if shape.shape == "other":
         return torch.full_like(low, shape.lo), torch.full_like(low, shape.hi)
-    first, last = shape.function(low), shape.function(high)
+    first, last = ends or (shape.function(low), shape.function(high))
     bottom, top = torch.minimum(first, last), torch.maximum(first, last)
     if shape.shape == "valley":
-        bottom = torch.where((low <= shape.valley + 1e-6) & (high >= shape.valley - 1e-6), shape.lo - 1e-9, bottom)
+        bottom = torch.where(
+            (low <= shape.valley + 1e-6) & (high >= shape.valley - 1e-6), shape.lo - 1e-9, bottom
+        )
     slack = SLIP * (low.abs() + high.abs() + first.abs() + last.abs() + 1.0)
     if not math.isfinite(shape.lo) and not math.isfinite(shape.hi):
         return bottom - slack, top + slack
@@ -211,8 +218,7 @@ def _along(argument: Clouds, slope: Tensor, shift: Tensor, error: Tensor, size: 
 
 def _smaller(first: Clouds, second: Clouds) -> Clouds:
     """Entry by entry whichever has the smaller remainder; what is not a number loses."""
-    keep = first.radius <= second.radius
-    keep &= torch.isfinite(first.values).all(0)
+    keep = first.radius < second.radius
     if bool(keep.all()):
         return first
     return Clouds(
@@ -256,8 +262,8 @@ def apply_curve(
         return made, Blame(made.radius, argument.values[1:].abs())
     line = _line(shape, curve, bottom, top)
     made = _along(argument, line.slope, line.shift, line.error, line.size)
-    if curve.second or not curve.kinks or shape.shape != "increasing":
-        made = _smaller(made, _constant(*_image(shape, bottom, top), k1))
+    if not shape.homogeneous:
+        made = _smaller(made, _constant(*_image(shape, bottom, top, line.ends), k1))
     return made, Blame(line.error, argument.values[1:].abs())
 
 
@@ -325,7 +331,7 @@ def _tails(shape: Profile, curve: Curvature, argument: Clouds, time: Clouds, end
         tail = curve.tail(away * (1 - SLIP)) * (1 + 1e-9) * end + curve.defect * end
         close = sided & (tail < error)
         error = torch.where(close, tail, error)
-        offset = torch.where(close, torch.where(low > 0, right.offset, left.offset), offset)
+        offset = torch.where(close, torch.where(low > 0, zero + right.offset, left.offset), offset)
         shift = torch.where(close, zero, shift)
     made = _along(argument, slope, shift, error, (abs(bottom) + abs(top)) * end)
     return _with_time(made, offset, time)
@@ -405,7 +411,7 @@ def apply_norm(
             loose += (b[j] * tilt[other][..., None] + b[other] * tilt[j][..., None]).abs()
     total = (a.abs() + dev) * (gain.abs() + tilt.abs().sum(0))[..., None]
     loose = (loose + SLIP * total) * INFLATE + TINY
-    bad = ~good[..., None] | (loose >= limit) | ~torch.isfinite(loose)
+    bad = ~(good[..., None] & (loose < limit))  # also what is not a number
     loose = torch.where(bad, limit, loose)
     made = torch.where(bad, torch.zeros_like(made), made)
     loose = loose.reshape(cells, width)

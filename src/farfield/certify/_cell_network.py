@@ -87,9 +87,7 @@ class CellNetwork:
         """2(n + 1) faces of the cube of homogeneous coordinates, or the one box."""
         return 2 * self.matrix.shape[0] if self.homogeneous else 1
 
-    def points(
-        self, face: Int[Tensor, " C"], centre: Float[Tensor, "C k"]
-    ) -> Float[Tensor, "C variables"]:
+    def points(self, face: Int[Tensor, " C"], centre: Float[Tensor, "C k"]) -> Float[Tensor, "C variables"]:
         """Coordinates p of points given by face and place on it: face 2i is p_i = −1, face 2i + 1 is p_i = 1."""
         if not self.homogeneous:
             return centre
@@ -172,7 +170,7 @@ def _lifted(shape: Profile, z: Tensor, t: Tensor | None) -> Tensor:
         return shape.function(z)
     inside = t > 1e-150
     near = t * shape.function(z / torch.where(inside, t, 1.0))
-    return torch.where(inside, near, torch.where(z > 0, shape.right.slope, shape.left.slope) * z)
+    return torch.where(inside, near, torch.where(z > 0, shape.right.slope * z, shape.left.slope * z))
 
 
 def _apply(step: _Step, argument: Clouds, time: Clouds | None) -> tuple[Clouds, Blame]:
@@ -314,9 +312,7 @@ def _map(form: Form, time: tuple[int, int] | None, sign: float = 1.0) -> Map:
         order,
         tuple((sign * matrices[i]).T.contiguous() for i in order),
         tuple(matrices[i].abs().T.contiguous() for i in order),
-        tuple(
-            (matrices[i].abs() * (terms * 2 * ROUND) + magnitudes[i] * UNIT).T.contiguous() for i in order
-        ),
+        tuple((matrices[i].abs() * (terms * 2 * ROUND) + magnitudes[i] * UNIT).T.contiguous() for i in order),
         sign * offset,
         offset_loss + offset.abs() * (8 * ROUND),
     )

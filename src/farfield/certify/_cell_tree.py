@@ -55,8 +55,8 @@ def leaves(
             raise BrokenProofError(f"A tree of cells with {axes} axes has no axis {letter!r}.")
         axis = kinds[letter]
         half = [*half[:axis], half[axis] / 2, *half[axis + 1 :]]
-        for step in (half[axis], -half[axis]):
-            stack.append(([*centre[:axis], centre[axis] + step, *centre[axis + 1 :]], half))
+        places = (centre[axis] + half[axis], centre[axis] - half[axis])
+        stack.extend(([*centre[:axis], place, *centre[axis + 1 :]], half) for place in places)
     if stack:
         raise BrokenProofError("A tree of cells ends before all of its cells are closed.")
     make = torch.tensor

@@ -79,15 +79,19 @@ def _elu(alpha: float, scale: float, input_scale: float) -> Curvature:
     )
 
 
+def _steps(r: Tensor, first: float, second: float, third: float) -> Tensor:
+    """A bound that steps down at 4 and at 6.5."""
+    return torch.where(r >= 6.5, third, torch.where(r >= 4.0, second, torch.full_like(r, first)))
+
+
 def _gelu(attributes: Attributes) -> Curvature:
     if attributes.get("approximate", "none") == "tanh":
-        # Beyond 2 both |h″| and the tail are below those of the exact form plus 1e-3.
         return Curvature(
             second=0.806,
-            envelope=lambda r: torch.where(r >= 6.5, 1e-9, torch.where(r >= 4.0, 0.006, 0.806)).to(r.dtype),
+            envelope=lambda r: _steps(r, 0.806, 0.006, 1e-9),
             third=0.81,
             remainder=(-0.1701, 0.0),
-            tail=lambda s: torch.where(s >= 6.5, 1e-9, torch.where(s >= 4.0, 2e-4, 0.1701)).to(s.dtype),
+            tail=lambda s: _steps(s, 0.1701, 2e-4, 1e-9),
         )
     root = 1.0 / math.sqrt(2 * math.pi)
     return Curvature(
@@ -140,7 +144,9 @@ def _threshold(attributes: Attributes) -> Curvature:
     )
 
 
-def _sigmoidal(second: float, envelope: Envelope, third: float, tail: Envelope, low: float, high: float) -> Curvature:
+def _sigmoidal(
+    second: float, envelope: Envelope, third: float, tail: Envelope, low: float, high: float
+) -> Curvature:
     return Curvature(second=second, envelope=envelope, third=third, remainder=(low, high), tail=tail)
 
 
@@ -152,9 +158,7 @@ _ERF = _sigmoidal(
     -1.0,
     1.0,
 )
-_LOGISTIC = _sigmoidal(
-    0.09623, lambda r: torch.exp(-r), 0.12501, lambda s: torch.exp(-s), 0.0, 1.0
-)  # fmt: skip
+_LOGISTIC = _sigmoidal(0.09623, lambda r: torch.exp(-r), 0.12501, lambda s: torch.exp(-s), 0.0, 1.0)
 
 _TABLE: dict[str, Callable[[Attributes], Curvature]] = {
     "relu": lambda a: Curvature(kinks=((0.0, 1.0),)),
@@ -194,7 +198,9 @@ _TABLE: dict[str, Callable[[Attributes], Curvature]] = {
         0.76981, lambda r: 8.0 * torch.exp(-2.0 * r), 2.0001, lambda s: 2.0 * torch.exp(-2.0 * s), -1.0, 1.0
     ),
     "erf": lambda a: _ERF,
-    "erfc": lambda a: _sigmoidal(0.968, _ERF.envelope or torch.exp, 2.2568, lambda s: torch.exp(-s * s), 0.0, 2.0),
+    "erfc": lambda a: _sigmoidal(
+        0.968, _ERF.envelope or torch.exp, 2.2568, lambda s: torch.exp(-s * s), 0.0, 2.0
+    ),
     "atan": lambda a: _sigmoidal(
         0.64953,
         lambda r: 2.0 * r.clamp_min(1e-3) ** -3,
