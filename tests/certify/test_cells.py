@@ -24,7 +24,7 @@ from certify.cell_oracle import (
     samples,
     violations,
 )
-from farfield.certify import _affine_cells, _cell_network
+from farfield.certify import _affine_cells, _affine_norm, _cell_maps, _cell_network
 from farfield.certify._affine_cells import Clouds
 from farfield.certify._cell_network import CellsUnsupportedError, compile_cells
 from farfield.certify._cell_tree import BrokenProofError, leaves, recheck
@@ -140,10 +140,9 @@ def test_a_norm_without_its_second_order_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_rounding_inwards_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_affine_cells, "INFLATE", 1 - 2.0**-40)
-    monkeypatch.setattr(_affine_cells, "SLIP", -(2.0**-48))
-    monkeypatch.setattr(_affine_cells, "ROUND", -(2.0**-53))
-    monkeypatch.setattr(_cell_network, "ROUND", -(2.0**-53))
+    for module in (_affine_cells, _affine_norm, _cell_maps, _cell_network):
+        for name, value in (("INFLATE", 1 - 2.0**-40), ("SLIP", -(2.0**-48)), ("ROUND", -(2.0**-53))):
+            monkeypatch.setattr(module, name, value, raising=False)
     assert _caught()
 
 
@@ -188,9 +187,8 @@ def _bound_at_one(network: Network, sign: int) -> float:
 def test_ignoring_the_magnitudes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     network, value = _cancelling()
     assert -_bound_at_one(network, -1) <= value <= _bound_at_one(network, 1)
-    monkeypatch.setattr(_cell_network, "UNIT", 0.0)
-    monkeypatch.setattr(_affine_cells, "SLIP", 2.0**-52)
-    monkeypatch.setattr(_cell_network, "ROUND", 0.0)
+    monkeypatch.setattr(_cell_maps, "UNIT", 0.0)
+    monkeypatch.setattr(_cell_maps, "ROUND", 0.0)
     assert not -_bound_at_one(network, -1) <= value <= _bound_at_one(network, 1)
 
 

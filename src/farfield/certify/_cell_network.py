@@ -23,11 +23,11 @@ from farfield.certify._affine_cells import (
     Map,
     apply_curve,
     apply_map,
-    apply_norm,
     apply_perspective,
 )
+from farfield.certify._affine_norm import apply_norm
+from farfield.certify._cell_maps import centre_rows, make_map, select_rows
 from farfield.certify._curvature import Curvature, curvature
-from farfield.certify._form import UNIT, Form
 from farfield.certify._network import Block, Network
 from farfield.errors import FarfieldError
 from farfield.growth import Profile, profile
@@ -185,7 +185,8 @@ def _apply(step: _Step, argument: Clouds, time: Clouds | None) -> tuple[Clouds, 
         if step.place is not None:
             made = Clouds(made.values[..., step.place], made.radius[..., step.place])
         return made, blame
-    assert step.shape is not None and step.curve is not None
+    assert step.shape is not None
+    assert step.curve is not None
     if lift is not None:
         return apply_perspective(step.shape, step.curve, argument, lift)
     return apply_curve(step.shape, step.curve, argument, block.lo, block.hi)
@@ -234,8 +235,8 @@ def compile_cells(network: Network, output_index: int, sign: int) -> CellNetwork
         raise CellsUnsupportedError(f"Cells account for rounding in sums of up to {WIDEST} terms.")
     time = (source, network.blocks[source].size) if homogeneous else None
     steps = [_step(network, index, time) for index in reached if index != source]
-    chosen = _rows(network.output, torch.tensor([output_index]))
-    output = _map(chosen, None, sign=float(sign))
+    chosen = select_rows(network.output, torch.tensor([output_index]))
+    output = make_map(chosen, None, sign=float(sign))
     steps = _weighted(steps, output)
     if homogeneous:
         matrix = _precondition(network, source, reached)
@@ -257,67 +258,6 @@ def _reached(network: Network) -> list[int]:
     return sorted(found)
 
 
-def _rows(form: Form, order: Tensor) -> Form:
-    """Some entries of a form, in this order."""
-    return Form(
-        {i: m[order] for i, m in form.matrices.items()},
-        {i: m[order] for i, m in form.magnitudes.items()},
-        form.offset[order],
-        form.offset_magnitude[order],
-        form.degree,
-    )
-
-
-def _centred(form: Form, groups: int) -> Form:
-    """Entries less the mean of their group; entries are ordered group by group."""
-
-    def less(value: Tensor) -> Tensor:
-        split = value.reshape(groups, -1, *value.shape[1:])
-        return (split - split.mean(1, keepdim=True)).reshape(value.shape)
-
-    def grown(size: Tensor, value: Tensor) -> Tensor:
-        entries = value.reshape(groups, -1, *value.shape[1:])
-        more = size.reshape(entries.shape) + (entries.shape[1] + 4.0) * entries.abs()
-        return (more + more.mean(1, keepdim=True)).reshape(value.shape)
-
-    return Form(
-        {i: less(m) for i, m in form.matrices.items()},
-        {i: grown(form.magnitudes[i], m) for i, m in form.matrices.items()},
-        less(form.offset),
-        grown(form.offset_magnitude, form.offset),
-        form.degree,
-    )
-
-
-def _map(form: Form, time: tuple[int, int] | None, sign: float = 1.0) -> Map:
-    """A form with what evaluating it loses.
-
-    A degree-1 form's offset multiplies t: ``time`` says which block has it as its last variable, and that block's size.
-    """
-    matrices, magnitudes = dict(form.matrices), dict(form.magnitudes)
-    offset, offset_loss = form.offset, form.offset_magnitude * UNIT
-    if form.degree and time is not None:
-        source, size = time
-        before = matrices.get(source, offset.new_zeros(form.size, size))
-        column = torch.zeros_like(before)
-        column[:, -1] = offset
-        slack = torch.where((column == 0) | (before == 0), 0.0, before.abs() + column.abs())
-        slack[:, -1] += form.offset_magnitude
-        matrices[source] = before + column
-        magnitudes[source] = magnitudes.get(source, torch.zeros_like(before)) + slack
-        offset, offset_loss = torch.zeros_like(offset), torch.zeros_like(offset)
-    terms = sum(m.shape[1] for m in matrices.values()) + 8
-    order = tuple(sorted(matrices))
-    return Map(
-        order,
-        tuple((sign * matrices[i]).T.contiguous() for i in order),
-        tuple(matrices[i].abs().T.contiguous() for i in order),
-        tuple((matrices[i].abs() * (terms * 2 * ROUND) + magnitudes[i] * UNIT).T.contiguous() for i in order),
-        sign * offset,
-        offset_loss + offset.abs() * (8 * ROUND),
-    )
-
-
 def _step(network: Network, index: int, time: tuple[int, int] | None) -> _Step:
     block = network.blocks[index]
     form = block.form
@@ -326,14 +266,14 @@ def _step(network: Network, index: int, time: tuple[int, int] | None) -> _Step:
     if block.kind == "norm":
         assert block.groups is not None
         order = block.groups.reshape(-1)
-        form = _rows(form, order)
+        form = select_rows(form, order)
         if block.centred:
-            form = _centred(form, block.groups.shape[0])
+            form = centre_rows(form, block.groups.shape[0])
         if not torch.equal(order, torch.arange(len(order))):
             place = torch.argsort(order)
     else:
         shape, curve = profile(block.op, block.attributes), curvature(block.op, block.attributes)
-    return _Step(index, block, _map(form, time), torch.ones(block.size), shape, curve, order, place)
+    return _Step(index, block, make_map(form, time), torch.ones(block.size), shape, curve, order, place)
 
 
 def _weighted(steps: list[_Step], output: Map) -> list[_Step]:
@@ -359,7 +299,8 @@ def _weighted(steps: list[_Step], output: Map) -> list[_Step]:
 
 def _box(block: Block) -> tuple[Tensor, Tensor]:
     """(matrix, shift) whose image of the cube contains the box."""
-    assert block.lo is not None and block.hi is not None
+    assert block.lo is not None
+    assert block.hi is not None
     lo, hi = block.lo.to(torch.float64), block.hi.to(torch.float64)
     if not bool((torch.isfinite(lo) & torch.isfinite(hi)).all()):
         raise CellsUnsupportedError("Cells divide a box with finite ends.")
