@@ -188,7 +188,6 @@ def test_ignoring_the_magnitudes_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     network, value = _cancelling()
     assert -_bound_at_one(network, -1) <= value <= _bound_at_one(network, 1)
     monkeypatch.setattr(_cell_maps, "UNIT", 0.0)
-    monkeypatch.setattr(_cell_maps, "ROUND", 0.0)
     assert not -_bound_at_one(network, -1) <= value <= _bound_at_one(network, 1)
 
 
