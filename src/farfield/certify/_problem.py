@@ -27,6 +27,10 @@ from farfield.errors import FarfieldError
 __all__ = ["Ball", "Box", "Curve", "NoProblemError", "Problem", "build_problem"]
 
 
+SPARE = 1e-6
+"""Ranges are widened by this much of themselves."""
+
+
 class NoProblemError(FarfieldError):
     """The network can't be written as a maximisation of this kind; the message says why."""
 
@@ -41,6 +45,7 @@ class Ball:
     radius: float
     centred: bool
     block: int
+    parametrised: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Box:
     columns: slice
     lo: Tensor
     hi: Tensor
+    scale: Tensor
     block: int
 
 
@@ -88,6 +94,8 @@ class Problem:
     offset_magnitude: Tensor
     cone: Tensor
     """(rows, size): rows·x is never negative."""
+    cone_scale: Tensor
+    """(rows,): the units of those rows."""
 
 
 def build_problem(
@@ -143,6 +151,7 @@ class _Assembly:
         self.boxes: list[Box] = []
         self.curves: list[Curve] = []
         self.cone: list[tuple[slice, Tensor]] = []
+        self.cone_scale: list[float] = []
         self.norms: dict[int, float] = {}
         self.ranges: dict[int, tuple[Tensor, Tensor]] = {}
         self.support: dict[int, Tensor] = {}
@@ -182,6 +191,7 @@ class _Assembly:
             output.offset,
             output.offset_magnitude,
             cone,
+            torch.tensor(self.cone_scale, dtype=torch.float64),
         )
 
     # -- sources -----------------------------------------------------------------------------------------------
@@ -202,7 +212,7 @@ class _Assembly:
             raise NoProblemError(f"no range is known for {block.node!r}")
         scale = _power_of_two(torch.maximum(lo.abs(), hi.abs()))
         columns = self._place(index, block.size, scale)
-        self.boxes.append(Box(columns, lo / scale, hi / scale, index))
+        self.boxes.append(Box(columns, lo / scale, hi / scale, scale, index))
         self.ranges[index] = (lo / scale, hi / scale)
         self.norms[index] = float(torch.linalg.vector_norm(torch.maximum(lo.abs(), hi.abs()) / scale)) * (
             1 + 1e-12
@@ -273,10 +283,11 @@ class _Assembly:
         # The variables are those of the input: x = u / scale, and the norm's value is matrix @ x.
         self.scale[index] = torch.ones_like(scale)
         self.maps[index] = (matrix, magnitude)
-        self.balls.append(Ball(columns, gram, gram_magnitude, 1.0, False, index))
+        self.balls.append(Ball(columns, gram, gram_magnitude, 1.0, False, index, parametrised=True))
         t = torch.zeros(width, dtype=torch.float64)
         t[-1] = 1.0
         self.cone.append((columns, t))
+        self.cone_scale.append(float(scale[-1]))
         self.support[index] = root / shrink
         self.norms[index] = block.radius * (1 + 1e-14)
         return True
@@ -292,6 +303,10 @@ class _Assembly:
         if block.lo is not None and block.hi is not None:
             lo, hi = torch.maximum(lo, block.lo), torch.minimum(hi, block.hi)
         lo, hi = torch.minimum(lo, hi), torch.maximum(lo, hi)
+        spare = SPARE * torch.maximum(
+            lo.abs(), hi.abs()
+        )  # room for a checker that computes ranges its own way
+        lo, hi = lo - spare, hi + spare
         if not bool((torch.isfinite(lo) & torch.isfinite(hi)).all()):
             raise NoProblemError(f"no range is known for the argument of {block.node!r}")
         reach = torch.maximum(lo.abs(), hi.abs())

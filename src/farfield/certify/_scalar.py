@@ -35,6 +35,8 @@ class Scalar:
         (a, b, c) with a·σ(z) + b·z + c ≥ 0 for every z.
     roughness
         What the model's own function may differ from this one (softplus switches to the identity at a threshold).
+    pieces
+        (slope, intercept) from left to right between the kinks, of a piecewise linear function.
     """
 
     op: str
@@ -45,6 +47,7 @@ class Scalar:
     forms: tuple[tuple[float, float, float], ...]
     profile: Profile
     roughness: float = 0.0
+    pieces: tuple[tuple[float, float], ...] = ()
 
     def image(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """Entrywise, an interval that contains σ([lo, hi]); rounded outwards."""
@@ -84,6 +87,11 @@ _FIXED: Mapping[str, tuple[float, float, tuple[float, ...], tuple[tuple[float, f
     "sin": (1.0, 1.0, (), _UNIT_RANGE),
     "cos": (1.0, 1.0, (), _UNIT_RANGE),
 }
+_PIECES: Mapping[str, tuple[tuple[float, float], ...]] = {
+    "relu": ((0.0, 0.0), (1.0, 0.0)),
+    "abs": ((-1.0, 0.0), (1.0, 0.0)),
+    "hardsigmoid": ((0.0, 0.0), (1 / 6, 0.5), (0.0, 1.0)),
+}
 _PARAMETRIC = ("leaky_relu", "hardtanh", "softshrink", "softplus", "elu", "selu", "celu")
 
 
@@ -104,19 +112,25 @@ def scalar(op: str, attributes: Mapping[str, Any]) -> Scalar:
     shape = profile(op, attributes)
     if op in _FIXED:
         slope, curvature, kinks, forms = _FIXED[op]
-        return Scalar(op, shape.function, slope, curvature, kinks, forms, shape)
+        rough = 1e-15 if op == "hardsigmoid" else 0.0  # a slope of 1/6 is not a float
+        return Scalar(op, shape.function, slope, curvature, kinks, forms, shape, rough, _PIECES.get(op, ()))
     if op == "leaky_relu":
         a = float(attributes.get("negative_slope", 0.01))
         sign = 1.0 if a <= 1.0 else -1.0  # the larger of the two lines below 1, the smaller above
         forms = ((sign, -sign * a, 0.0), (sign, -sign, 0.0))
-        return Scalar(op, shape.function, max(1.0, abs(a)), 0.0, (0.0,), forms, shape)
+        return Scalar(
+            op, shape.function, max(1.0, abs(a)), 0.0, (0.0,), forms, shape, pieces=((a, 0.0), (1.0, 0.0))
+        )
     if op == "hardtanh":
         low, high = float(attributes.get("min_val", -1.0)), float(attributes.get("max_val", 1.0))
-        return Scalar(op, shape.function, 1.0, 0.0, (low, high), ((1.0, 0.0, -low), (-1.0, 0.0, high)), shape)
+        forms = ((1.0, 0.0, -low), (-1.0, 0.0, high))
+        pieces = ((0.0, low), (1.0, 0.0), (0.0, high))
+        return Scalar(op, shape.function, 1.0, 0.0, (low, high), forms, shape, pieces=pieces)
     if op == "softshrink":
         width = float(attributes.get("lambd", 0.5))
         forms = ((1.0, -1.0, width), (-1.0, 1.0, width))
-        return Scalar(op, shape.function, 1.0, 0.0, (-width, width), forms, shape)
+        pieces = ((1.0, width), (0.0, 0.0), (1.0, -width))
+        return Scalar(op, shape.function, 1.0, 0.0, (-width, width), forms, shape, pieces=pieces)
     if op == "softplus":
         return _softplus(attributes, shape)
     return _exponential(op, attributes, shape)
