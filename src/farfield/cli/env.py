@@ -18,6 +18,7 @@ _EXTRAS = {
     "lightning": ("lightning",),
     "transformers": ("transformers",),
     "trees": ("xgboost-cpu",),
+    "certify": ("safetensors",),
 }
 
 

@@ -1,0 +1,421 @@
+"""What certification returns: bounds, what they assume, what was attained, and how somebody else checks them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from farfield.certify._hash import model_hash
+from farfield.errors import InvalidValueError, MissingExtraError
+
+__all__ = ["FORMAT", "Certificate", "Method", "Witness", "model_hash"]
+
+FORMAT = "farfield-certificate/1"
+Method: TypeAlias = Literal["interval", "dual", "cells", "mixed"]
+Witness: TypeAlias = dict[str, Any]
+"""``{"point": [...] or None, "direction": [...] or None, "value": number}``."""
+
+_METHODS = {
+    "interval": "interval propagation",
+    "dual": "Lagrangian dual",
+    "cells": "branch and bound",
+    "mixed": "several methods",
+}
+_ARRAYS = ("lower", "upper", "attained_lower", "attained_upper")
+_ROWS = 32
+"""Outputs that a model card lists; the file has them all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """Lower and upper bounds of a model's output that hold for every input of a domain: bounded, never correct.
+
+    Parameters
+    ----------
+    lower, upper
+        Proved bounds, shaped like the output; −∞ and ∞ where nothing was proved.
+    attained_lower, attained_upper
+        Smallest and largest value a search met, in float64; the true range lies between these and the bounds.
+    witnesses
+        Two lists over the flattened output, for the lower and for the upper side: where the attained value is taken.
+        ``point`` is the real inputs flattened and joined, ``direction`` a ray along which ``value`` is the limit.
+        Either list may be empty.
+    method
+        How the bounds were proved: ``"interval"``, ``"dual"``, ``"cells"`` or ``"mixed"``.
+    assumptions
+        What the bounds rest on besides the model itself, in sentences.
+    model_hash
+        Of the program the bounds speak of, see :func:`model_hash`.
+    domain
+        Inputs the bounds hold for: ``{"kind": "all"}``, ``{"kind": "box", "lower": [...], "upper": [...]}`` or
+        ``{"kind": "halfspace", "normal": [...], "offset": c}`` for {x : normal·x ≤ c}, over the real inputs flattened
+        and joined.
+    output
+        Name of the output.
+    input_shape
+        Of the (first) input.
+    float_limit
+        Euclidean norm of the input at which the model's own floating point was seen to leave real arithmetic;
+        ``None`` where it was not.
+    proofs
+        What an independent checker needs, plain data.
+    seconds
+        Time spent.
+    provenance
+        Versions, commit, settings.
+
+    Raises
+    ------
+    InvalidValueError
+        Unless lower ≤ attained_lower ≤ attained_upper ≤ upper, entry by entry, all of one shape.
+
+    Examples
+    --------
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> certificate = Certificate(-2 * one, 2 * one, -one, one, method="dual", model_hash="0" * 64)
+    >>> certificate.tightness
+    tensor([[2.]], dtype=torch.float64)
+    >>> print(certificate)
+    Certificate for output, every real input: bounded, which is not correct.
+      output[0, 0] in [-2, 2], attained [-1, 1], tightness 2
+      Proved by Lagrangian dual, in real arithmetic.
+      Model sha256 000000000000…
+    """
+
+    lower: Tensor
+    upper: Tensor
+    attained_lower: Tensor
+    attained_upper: Tensor
+    witnesses: tuple[Sequence[Witness], Sequence[Witness]] = ((), ())
+    method: Method = "mixed"
+    assumptions: tuple[str, ...] = ()
+    model_hash: str = ""
+    domain: Mapping[str, Any] = field(default_factory=lambda: {"kind": "all"})
+    output: str = "output"
+    input_shape: tuple[int, ...] = ()
+    float_limit: float | None = None
+    proofs: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    seconds: float = 0.0
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in _ARRAYS:
+            object.__setattr__(self, name, getattr(self, name).detach().to("cpu", torch.float64))
+        _check_order(self)
+        if self.method not in _METHODS:
+            raise InvalidValueError(f"method is one of {', '.join(_METHODS)}, not {self.method!r}.")
+        count = self.lower.numel()
+        sides = tuple(tuple(side) for side in self.witnesses)
+        if len(sides) != 2 or any(len(side) not in (0, count) for side in sides):
+            raise InvalidValueError(
+                f"witnesses are two lists, lower and upper side, of one witness for each of the {count} flat outputs "
+                f"(or none at all); received lists of {[len(side) for side in sides]}."
+            )
+        object.__setattr__(self, "witnesses", sides)
+        _check_domain(self.domain)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether both bounds of every output are finite."""
+        return bool((torch.isfinite(self.lower) & torch.isfinite(self.upper)).all())
+
+    @property
+    def tightness(self) -> Tensor:
+        """(upper − lower) / (attained_upper − attained_lower) per output: 1 is exact, ∞ where nothing moved."""
+        proved, met = self.upper - self.lower, self.attained_upper - self.attained_lower
+        ratio = torch.where(met > 0, proved / torch.where(met > 0, met, 1.0), math.inf)
+        return torch.where((met == 0) & (proved == 0), 1.0, ratio)
+
+    # -- plain data --------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: arrays flat, in full precision, infinities as the strings ``"inf"`` and ``"-inf"``."""
+        return {
+            "format": FORMAT,
+            "output": self.output,
+            "shape": list(self.lower.shape),
+            **{name: _plain(getattr(self, name).reshape(-1).tolist()) for name in _ARRAYS},
+            "tightness": _plain(self.tightness.reshape(-1).tolist()),
+            "bounded": self.bounded,
+            "witnesses": {"lower": _plain(self.witnesses[0]), "upper": _plain(self.witnesses[1])},
+            "method": self.method,
+            "assumptions": list(self.assumptions),
+            "model_hash": self.model_hash,
+            "domain": _plain(self.domain),
+            "input_shape": list(self.input_shape),
+            "float_limit": _plain(self.float_limit),
+            "seconds": self.seconds,
+            "provenance": _plain(self.provenance),
+            "proofs": _plain(self.proofs),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Certificate:
+        """The certificate behind :meth:`to_dict`.
+
+        Raises
+        ------
+        InvalidValueError
+            If the data are not of this format, or break an invariant.
+        """
+        if data.get("format") != FORMAT:
+            raise InvalidValueError(
+                f'A certificate has "format": {FORMAT!r}; this one has {data.get("format")!r}. '
+                "Write it with this version of farfield, or read it with the one that wrote it."
+            )
+        try:
+            shape = tuple(int(size) for size in data["shape"])
+            arrays = {
+                name: torch.tensor([float(v) for v in data[name]], dtype=torch.float64).reshape(shape)
+                for name in _ARRAYS
+            }
+            witnesses = data["witnesses"]
+            return cls(
+                **arrays,
+                witnesses=(_revived(witnesses["lower"]), _revived(witnesses["upper"])),
+                method=data["method"],
+                assumptions=tuple(data["assumptions"]),
+                model_hash=data["model_hash"],
+                domain=_revived(data["domain"]),
+                output=data["output"],
+                input_shape=tuple(int(size) for size in data["input_shape"]),
+                float_limit=_revived(data["float_limit"]),
+                proofs=tuple(_revived(data["proofs"])),
+                seconds=float(data["seconds"]),
+                provenance=_revived(data["provenance"]),
+            )
+        except InvalidValueError:
+            raise
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InvalidValueError(f"The certificate is incomplete or malformed: {error!r}.") from error
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the certificate as JSON."""
+        text = json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False, indent=1)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Certificate:
+        """Read what :meth:`save` wrote. Reading checks nothing against a model: that is verification's."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidValueError(f"{str(path)!r} can't be read as JSON: {error}.") from error
+        if not isinstance(data, dict):
+            raise InvalidValueError(f"{str(path)!r} holds a {type(data).__name__}, not a certificate.")
+        return cls.from_dict(data)
+
+    # -- words -------------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        word = "bounded, which is not correct" if self.bounded else "NOT bounded by this certificate"
+        lines = [f"Certificate for {self.output}, {self._domain_words()}: {word}."]
+        rows = self._rows()
+        lines += [
+            f"  {name} in [{low}, {high}], attained [{a}, {b}], tightness {tightness}"
+            for name, low, high, a, b, tightness in rows[:8]
+        ]
+        if len(rows) > 8:
+            finite = self.tightness[torch.isfinite(self.tightness)]
+            worst = f"{float(finite.max()):.3g}" if finite.numel() == self.lower.numel() else "inf"
+            lines.append(f"  and {len(rows) - 8} more; loosest tightness {worst}")
+        lines.append(f"  Proved by {_METHODS[self.method]}, in real arithmetic.")
+        lines += [f"  Assumes: {text}" for text in self.assumptions]
+        if self.float_limit is not None:
+            lines.append(f"  Floating point leaves it at inputs of norm about {self.float_limit:.0e}.")
+        if self.model_hash:
+            lines.append(f"  Model sha256 {self.model_hash[:12]}…")
+        return "\n".join(lines)
+
+    def model_card(self, file: str = "cert.json", target: str = "TARGET") -> str:
+        """A section for a model card, in Markdown: bounds, what they assume, and how to check them again.
+
+        Parameters
+        ----------
+        file, target
+            What to write in the command that checks the certificate.
+        """
+        rows = self._rows()
+        table = [f"| {' | '.join(_escaped(cell) for cell in row)} |" for row in rows[:_ROWS]]
+        if len(rows) > _ROWS:
+            table.append(f"| and {len(rows) - _ROWS} more | | | | | |")
+        limit = (
+            f"The model's own floating point was seen to leave real arithmetic at inputs of norm about "
+            f"{self.float_limit:.0e}."
+            if self.float_limit is not None
+            else "No input norm was found at which the model's own floating point leaves real arithmetic."
+        )
+        says = (
+            f"Proved for {self._domain_words()}, in real arithmetic, by {_METHODS[self.method]}. "
+            "**Bounded is not correct**: nothing is said about accuracy."
+            if self.bounded
+            else f"Not every output is bounded for {self._domain_words()}: an infinite bound proves nothing."
+        )
+        return "\n".join([
+            "## Output bounds",
+            "",
+            says,
+            "",
+            "| output | proved lower | proved upper | attained lower | attained upper | tightness |",
+            "|---|---|---|---|---|---|",
+            *table,
+            "",
+            "Assumptions:",
+            "",
+            "- The weights are those of the digest below, in the mode they were captured in.",
+            *(f"- {_escaped(text)}" for text in self.assumptions),
+            f"- {limit}",
+            "",
+            f"Model: `sha256:{self.model_hash}`. Check again, with a checker that shares nothing with the search:",
+            "",
+            "```console",
+            f"$ farfield verify {file} {target}",
+            "```",
+            "",
+        ])  # fmt: skip
+
+    def _rows(self) -> list[tuple[str, str, str, str, str, str]]:
+        """Name, bounds rounded outwards, attained rounded inwards, tightness."""
+        shape = self.lower.shape
+        columns = [getattr(self, name).reshape(-1).tolist() for name in _ARRAYS]
+        return [
+            (
+                _entry(self.output, place, shape),
+                _digits(low, -1),
+                _digits(high, 1),
+                _digits(a, 1),
+                _digits(b, -1),
+                f"{tight:.3g}",
+            )
+            for place, (low, high, a, b, tight) in enumerate(
+                zip(*columns, self.tightness.reshape(-1).tolist(), strict=True)
+            )
+        ]
+
+    def _domain_words(self) -> str:
+        kind = self.domain["kind"]
+        if kind == "all":
+            return "every real input"
+        return "every input of a box" if kind == "box" else "every input of a half-space"
+
+    # -- beside the weights ------------------------------------------------------------------------------------
+
+    def to_safetensors_metadata(self) -> dict[str, str]:
+        """What fits into the header of a ``.safetensors`` file: bounds, hash, assumptions; no proofs."""
+        data = self.to_dict()
+        texts = {
+            key: data[key] if isinstance(data[key], str) else json.dumps(data[key], allow_nan=False)
+            for key in ("format", "output", "shape", *_ARRAYS, "method", "assumptions", "model_hash", "domain",
+                        "input_shape", "float_limit")
+        }  # fmt: skip
+        return {f"farfield.{key}": text for key, text in {**texts, "summary": str(self)}.items()}
+
+    def embed(self, path_in: str | PathLike[str], path_out: str | PathLike[str]) -> None:
+        """Copy a ``.safetensors`` file, adding this certificate's bounds to its metadata; all else stays.
+
+        Raises
+        ------
+        MissingExtraError
+            Without safetensors.
+        """
+        try:
+            from safetensors import safe_open
+            from safetensors.torch import save_file
+        except ImportError as error:
+            raise MissingExtraError("Embedding a certificate", "safetensors", "certify") from error
+        if not Path(path_in).is_file():
+            raise InvalidValueError(f"There is no file {str(path_in)!r} to embed the certificate in.")
+        with safe_open(path_in, framework="pt") as stored:
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  (not a mapping)
+            metadata = dict(stored.metadata() or {})
+        save_file(tensors, path_out, metadata={**metadata, **self.to_safetensors_metadata()})
+
+
+def _check_order(certificate: Certificate) -> None:
+    shapes = {name: tuple(getattr(certificate, name).shape) for name in _ARRAYS}
+    if len(set(shapes.values())) != 1:
+        raise InvalidValueError(
+            f"Bounds and attained values have one shape, the output's; received {shapes}."
+        )
+    chain = ("lower", "attained_lower", "attained_upper", "upper")
+    for small, large in pairwise(chain):
+        a, b = getattr(certificate, small).reshape(-1), getattr(certificate, large).reshape(-1)
+        wrong = torch.nonzero(~(a <= b)).reshape(-1)
+        if wrong.numel():
+            i = int(wrong[0])
+            raise InvalidValueError(
+                f"lower ≤ attained_lower ≤ attained_upper ≤ upper must hold for every output, but at flat output {i} "
+                f"{small} is {float(a[i])!r} and {large} {float(b[i])!r}. A value outside a bound refutes the bound: "
+                "don't widen it, find which of the two is wrong (nan is neither)."
+            )
+
+
+def _check_domain(domain: Mapping[str, Any]) -> None:
+    needed = {"all": (), "box": ("lower", "upper"), "halfspace": ("normal", "offset")}
+    kind = domain.get("kind")
+    if kind not in needed or not set(needed[kind]) <= set(domain):
+        raise InvalidValueError(
+            'A domain is {"kind": "all"}, {"kind": "box", "lower": [...], "upper": [...]} or {"kind": "halfspace", '
+            f'"normal": [...], "offset": c}}; received {dict(domain)!r}.'
+        )
+    if kind == "box":
+        pairs = list(zip(domain["lower"], domain["upper"], strict=False))
+        if len(domain["lower"]) != len(domain["upper"]) or not all(low <= high for low, high in pairs):
+            raise InvalidValueError(
+                "A box has as many lower as upper ends, and no lower end above its upper one."
+            )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Tensor):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _revived(value: Any) -> Any:
+    """The inverse of ``_plain`` on numbers."""
+    if isinstance(value, str):
+        return float(value) if value in ("inf", "-inf", "nan") else value
+    if isinstance(value, dict):
+        return {k: _revived(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_revived(v) for v in value]
+    return value
+
+
+def _entry(output: str, place: int, shape: torch.Size) -> str:
+    index = []
+    for size in reversed(shape):
+        place, here = divmod(place, size)
+        index.append(str(here))
+    return f"{output}[{', '.join(reversed(index))}]" if index else output
+
+
+def _digits(value: float, direction: int) -> str:
+    """Six digits, rounded down (−1) or up (1), so that what is printed is still true."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    text = f"{value:.6g}"
+    if (float(text) - value) * direction < 0:
+        step = 10.0 ** (math.floor(math.log10(abs(value))) - 5)
+        text = f"{value + direction * step:.6g}"
+    return text
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\`*_<>|[]" else " " if c in "\r\n" else c for c in text)
