@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from farfield import nn as nn
     from farfield.audit import assert_bounded as assert_bounded
     from farfield.audit import audit as audit
+    from farfield.certify import certify as certify
     from farfield.gaussian import Activation as Activation
     from farfield.gaussian import activation as activation
     from farfield.gaussian import dual as dual
@@ -31,6 +32,7 @@ _LAZY = {
     "geometry": "farfield.geometry",
     "assert_bounded": "farfield.audit:assert_bounded",
     "audit": "farfield.audit",  # callable: see _callable_module
+    "certify": "farfield.certify",  # callable, as audit
     "horizon": "farfield.growth:horizon",
     "nn": "farfield.nn",
     "Activation": "farfield.gaussian:Activation",

@@ -223,7 +223,7 @@ def _forms(problem: Problem, arguments: list[tuple[Tensor, Tensor]]) -> tuple[Te
     return torch.cat(rows), torch.cat(rough)
 
 
-# -- one-dimensional maxima --------------------------------------------------------------------------------------------
+# -- one-dimensional maxima ---------------------------------------------------------------------------------------
 
 
 def _separable(problem: Problem, goal: Objective, m: Multipliers, output: int | None) -> float:
