@@ -81,7 +81,8 @@ def certify(
     inputs
         An example input, a tuple of them, or a dictionary: shapes matter, the first row is taken.
     time_budget
-        Seconds, about: the best answer found by then is returned, and it is sound whenever it comes.
+        Seconds of search, beside what capturing the model takes: the best answer found by then is returned, and it is
+        sound whenever it comes.
     domain
         Every real input by default; (lower, upper) for a box; see
         :class:`~farfield.certify.Certificate` for half-spaces.
@@ -115,7 +116,8 @@ def certify(
     if resume is not None:
         _same(resume, program, name, where)
     boxes = domain_boxes(where, program)
-    task = _Task(program, name, where, boxes, begun, begun + 0.95 * time_budget, progress)
+    ready = time.monotonic()
+    task = _Task(program, name, where, boxes, ready, ready + 0.95 * time_budget, progress)
     claims = task.intervals()
     network = task.network(claims)
     found = attained(
@@ -375,8 +377,8 @@ def _output(program: Program, wanted: str | None) -> str:
     if wanted is None:
         if len(program.outputs) > 1:
             raise InvalidValueError(
-                f"The model returns {len(program.outputs)} tensors ({', '.join(program.outputs)}): say which one with "
-                "output=…"
+                f"The model returns {len(program.outputs)} tensors ({', '.join(program.outputs)}): say which one "
+                "with output=…"
             )
         return program.outputs[0]
     if wanted not in program.outputs:
@@ -391,5 +393,5 @@ def _same(resume: Certificate, program: Program, output: str, domain: Mapping[st
         or dict(resume.domain) != dict(domain)
     ):
         raise InvalidValueError(
-            "resume= takes a certificate of the same model, output and domain; this is another one's."
+            "resume= takes a certificate of the same model, output and domain, and this one is of another."
         )

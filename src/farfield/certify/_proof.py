@@ -239,6 +239,8 @@ def _separable(problem: Problem, goal: Objective, m: Multipliers, output: int | 
         size = a.abs() * torch.maximum(box.lo.abs(), box.hi.abs()).square()
         size = size + b.abs() * torch.maximum(box.lo.abs(), box.hi.abs())
         parts.append(_parabola(a, b, box.lo, box.hi) + 64 * UNIT_ROUNDOFF * size)
+    if not parts:
+        return 0.0
     everything = torch.cat(parts)
     slack = gamma(everything.numel() + 8) * float(everything.abs().sum())
     return math.fsum(everything.tolist()) + 2 * slack
