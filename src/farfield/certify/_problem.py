@@ -12,6 +12,7 @@ All variables are scaled by powers of two, which round nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
