@@ -149,6 +149,10 @@ class Search:
     point: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     ray: Tensor | None = None
     shift: float = 0.0
+    steepness: float = math.inf
+    anchor: dict[str, Tensor] = field(default_factory=dict)
+    anchor_value: float = math.inf
+    pace: float = 1.0
 
     @staticmethod
     def begin(problem: Problem, goal: Objective, rate: float) -> Search:
@@ -158,10 +162,10 @@ class Search:
         first = initial_multipliers(problem, goal, Dual(problem, goal).count)
         raw = {k: _unconstrained(k, v).requires_grad_(True) for k, v in first.items()}
         groups = [
-            {"params": [v for k, v in raw.items() if k != "n"], "lr": rate},
-            {"params": [raw["n"]], "lr": rate * PRODUCT_SHARE},
+            {"params": [v for k, v in raw.items() if k != "n"], "lr": rate, "full": rate},
+            {"params": [raw["n"]], "lr": rate * PRODUCT_SHARE, "full": rate * PRODUCT_SHARE},
         ]
-        return Search(scale, raw, torch.optim.Adam(groups, lr=rate))
+        return Search(scale, raw, torch.optim.Adam(groups, betas=(0.9, 0.99)))
 
     def follow(self, problem: Problem, goal: Objective, steps: int) -> None:
         """Some steps of Adam at these weights; the best point met is kept, with its shift written in."""
@@ -172,17 +176,48 @@ class Search:
             with torch.enable_grad():
                 current = self.current()
                 total, moved = dual.value(current, current["room"])
-            if float(total.detach()) < best:
-                best = float(total.detach())
+            found = float(total.detach())
+            if found < best:
+                best = found
                 self.multipliers = {k: v.detach() for k, v in moved.items()}
                 self.point = dual.point
             if steps:
-                self.optimiser.zero_grad()
-                total.backward()
-                self.optimiser.step()
-                with torch.no_grad():
-                    self.raw["n"].clamp_min_(0.0)
+                self._step(dual, total, found)
         self.ray, self.shift = dual.ray, dual.shift
+
+    def _step(self, dual: Tracked, total: Tensor, found: float) -> None:
+        """One step of Adam; back to the last good point where the bound jumped.
+
+        Near its minimum the dual is not smooth (the lowest eigenvalue of H is multiple), and a single steep gradient
+        would throw Adam off for hundreds of steps: gradients are clipped at their usual size.
+        """
+        if found > 1.1 * self.anchor_value + 0.02 * abs(self.anchor_value) + 0.02:
+            with torch.no_grad():
+                for name, value in self.anchor.items():
+                    self.raw[name].copy_(value)
+            self.optimiser.state.clear()
+            self.pace *= 0.6
+            dual.ray = None
+            self.anchor_value = math.inf  # the weights may have moved: its value is taken anew
+        else:
+            if found <= self.anchor_value or not self.anchor:
+                self.anchor = {k: v.detach().clone() for k, v in self.raw.items()}
+                self.anchor_value = found
+            self.optimiser.zero_grad()
+            total.backward()
+            slopes = [v.grad for v in self.raw.values() if v.grad is not None]
+            size = float(torch.stack([g.square().sum() for g in slopes]).sum().sqrt())
+            usual = min(size, self.steepness * 2)
+            self.steepness = usual if math.isinf(self.steepness) else 0.95 * self.steepness + 0.05 * usual
+            if size > 1.5 * self.steepness:
+                for slope in slopes:
+                    slope *= 1.5 * self.steepness / size
+            self.optimiser.step()
+            self.pace = min(1.0, self.pace * 1.01)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["full"] * self.pace
+        with torch.no_grad():
+            self.raw["n"].clamp_min_(0.0)
 
     def current(self) -> Multipliers:
         """Multipliers within their constraints."""
