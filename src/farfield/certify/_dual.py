@@ -364,6 +364,9 @@ def separable(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: T
         total -= (theta[:, None] * points + r[:, None]) * points
         pick = total.argmax(1, keepdim=True)
         z, y = points.gather(1, pick)[:, 0], value.gather(1, pick)[:, 0]
+    if lo.requires_grad:  # an end that wins moves with the weights; a maximiser inside does not matter
+        z = torch.where(z <= lo, lo, torch.where(z >= hi, hi, z))
+        y = curve.scalar.function(z * unit) / unit
     return s * y + t * y * y + e * y * z - theta * z * z - r * z
 
 

@@ -1,6 +1,7 @@
 """The torch modules the papers need.
 
-Holds: LayerNorm in its two parts, grouped and mean-field norms, activations as modules, the MLP builder.
+Holds: LayerNorm in its two parts, grouped and mean-field norms, activations as modules, a head of known range, the
+MLP builder.
 May import: gaussian, geometry, errors, _typing. Never: trains, analyses or loads anything.
 """
 
@@ -16,6 +17,7 @@ from farfield.nn._norms import (
     MeanFieldProject,
     Project,
 )
+from farfield.nn._range_head import RangeHead
 
 __all__ = [
     "MLP",
@@ -27,6 +29,7 @@ __all__ = [
     "MeanFieldCenter",
     "MeanFieldProject",
     "Project",
+    "RangeHead",
     "ScaledLinear",
     "activation_module",
 ]

@@ -17,6 +17,7 @@ from farfield.gaussian._registry import ActivationLike
 from farfield.nn._chain import Chain
 from farfield.nn._elementwise import Elementwise, activation_module
 from farfield.nn._norms import GroupedLayerNorm, MeanFieldCenter, MeanFieldProject, Project
+from farfield.nn._range_head import RangeHead
 
 __all__ = ["MLP", "MLPSpec", "ScaledLinear"]
 
@@ -97,6 +98,7 @@ class MLPSpec:
     norm_affine: bool
     norm_eps: float
     groups: int
+    certified_range: tuple[float, float] | None = None
 
 
 def _norm_layers(placement: Placement, depth: int) -> tuple[int, ...]:
@@ -154,6 +156,9 @@ class MLP(Chain):
         σ_w², σ_b².
     norm_affine, norm_eps, groups
         Passed to the norm: learnable affine (off, as in the theory), ε, number of groups for ``"grouped"``.
+    certified_range
+        (a, b): a :class:`farfield.nn.RangeHead` behind the readout keeps every output in [a, b] for every input; it is
+        the identity on the middle 80 % of that interval. Needs a readout.
     generator
         Source of every draw; the global one if None. No seed is ever set.
     dtype
@@ -185,6 +190,7 @@ class MLP(Chain):
         norm_affine: bool = False,
         norm_eps: float = 1e-5,
         groups: int = 1,
+        certified_range: tuple[float, float] | None = None,
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -212,6 +218,10 @@ class MLP(Chain):
             raise InvalidValueError(
                 "The mean-field norm stands for statistics after the activation, by constants: order='post' and "
                 f"norm_affine=False, got {order!r} and {norm_affine}."
+            )
+        if certified_range is not None and out_features is None:
+            raise InvalidValueError(
+                "certified_range bounds the readout, and out_features=None leaves the readout out."
             )
         sigma = _resolve(activation)
         placed = _norm_layers(placement, depth)
@@ -261,6 +271,8 @@ class MLP(Chain):
                 pre_activation = hidden_var * spread + bias_var
         if out_features is not None:
             modules.append(linear(fan_in, out_features, hidden_var))
+        if certified_range is not None:
+            modules.append(RangeHead(*certified_range))
         super().__init__(*modules)
         self.spec = MLPSpec(
             in_features=in_features,
@@ -278,6 +290,7 @@ class MLP(Chain):
             norm_affine=norm_affine,
             norm_eps=norm_eps,
             groups=groups,
+            certified_range=None if certified_range is None else (float(certified_range[0]), float(certified_range[1])),
         )
 
 
