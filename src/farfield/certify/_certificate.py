@@ -226,7 +226,7 @@ class Certificate:
         ]
         if len(rows) > 8:
             finite = self.tightness[torch.isfinite(self.tightness)]
-            worst = f"{float(finite.max()):.3g}" if finite.numel() == self.lower.numel() else "inf"
+            worst = _ratio(float(finite.max())) if finite.numel() == self.lower.numel() else "inf"
             lines.append(f"  and {len(rows) - 8} more; loosest tightness {worst}")
         lines.append(f"  Proved by {_METHODS[self.method]}, in real arithmetic.")
         lines += [f"  Assumes: {text}" for text in self.assumptions]
@@ -294,7 +294,7 @@ class Certificate:
                 _digits(high, 1),
                 _digits(a, 1),
                 _digits(b, -1),
-                f"{tight:.3g}",
+                _ratio(tight),
             )
             for place, (low, high, a, b, tight) in enumerate(
                 zip(*columns, self.tightness.reshape(-1).tolist(), strict=True)
@@ -415,6 +415,11 @@ def _digits(value: float, direction: int) -> str:
         step = 10.0 ** (math.floor(math.log10(abs(value))) - 5)
         text = f"{value + direction * step:.6g}"
     return text
+
+
+def _ratio(value: float) -> str:
+    """Three decimals, rounded up so that a tightness does not flatter."""
+    return f"{math.ceil(value * 1000 - 1e-9) / 1000:g}" if value < 1000 else f"{value:.3g}"
 
 
 def _escaped(text: str) -> str:

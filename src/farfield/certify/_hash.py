@@ -134,4 +134,4 @@ def _bytes(tensor: Tensor) -> memoryview:
     if plain.is_complex():
         plain = torch.view_as_real(plain.resolve_conj())
     flat = plain.resolve_neg().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy().data)
+    return flat.view(torch.uint8).numpy().data

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from farfield import __version__
-from farfield.cli import activations, audit, env, reproduce
+from farfield.cli import activations, audit, certify, env, reproduce, verify
 from farfield.errors import FarfieldError
 
 __all__ = ["app", "main"]
@@ -21,15 +21,18 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("audit")(audit.audit)
+app.command("certify")(certify.certify)
+app.command("verify")(verify.verify)
 app.command("activations")(activations.activations)
 app.command("env")(env.env)
 app.command("reproduce")(reproduce.reproduce)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(__version__)
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

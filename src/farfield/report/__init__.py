@@ -1,11 +1,12 @@
 """Plain data to something a person reads, or another program.
 
-Holds: figures and tables as data, audits as HTML, SARIF and terminal text, and what renders them (matplotlib, jinja2,
-rich). May import: everything below it, and matplotlib in one place. Never: computes a result.
+Holds: figures and tables as data, audits and certificates as HTML, SARIF and terminal text, and what renders them
+(matplotlib, jinja2, rich). May import: everything below it, and matplotlib in one place. Never: computes a result.
 """
 
 from __future__ import annotations
 
+from farfield.report._certificate import print_certificate, render_certificate
 from farfield.report._data import Figure, Panel, Series, Table
 from farfield.report._html import render_html
 from farfield.report._plots import save_figure
@@ -18,6 +19,8 @@ __all__ = [
     "Series",
     "Table",
     "print_audit",
+    "print_certificate",
+    "render_certificate",
     "render_html",
     "render_sarif",
     "save_figure",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
+from farfield.report._certificate import certificate_view
 from farfield.report._chart import chart
 from farfield.report._collapse import KINDS, Box, Drawing, collapse
 from farfield.report._layout import HEIGHT, lay_out
+from farfield.report._pages import environment, styles, template_source
 from farfield.report._words import (
     AuditData,
     caution,
@@ -28,7 +28,6 @@ from farfield.report._words import (
     path_text,
     place_text,
     power_of_ten,
-    shape_text,
     short_path_text,
     spoken,
     why,
@@ -58,7 +57,7 @@ _KIND_WORDS = {
 }
 
 
-def render_html(audit: dict[str, Any]) -> str:
+def render_html(audit: dict[str, Any], certificate: dict[str, Any] | None = None) -> str:
     """Render an audit as a self-contained page.
 
     Everything the audit says is on it without JavaScript; a little of that only filters and follows the pointer.
@@ -68,6 +67,8 @@ def render_html(audit: dict[str, Any]) -> str:
     ----------
     audit
         From ``Audit.to_dict()``.
+    certificate
+        From ``Certificate.to_dict()``, of the same model: its bounds become a section of the page.
 
     Returns
     -------
@@ -83,32 +84,18 @@ def render_html(audit: dict[str, Any]) -> str:
     True
     """
     data = clean(audit)
-    page: str = _environment().get_template("audit.html.j2").render(_view(data))
+    view = _view(data)
+    view["certificate"] = None
+    if certificate is not None:
+        view["certificate"] = certificate_view(certificate, name=str(data["subject"]["name"]))
+        view["css"] = styles("audit.css", "certificate.css")
+    page: str = environment().get_template("audit.html.j2").render(view)
     return page
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("farfield.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, ten=power_of_ten, listed=listed, shape=shape_text)
-    return environment
-
-
-def _source(name: str) -> str:
-    environment = _environment()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
 
 
 def _view(audit: AuditData) -> dict[str, Any]:
     """Everything the template prints, ready to print."""
-    script = _source("audit.js")
+    script = template_source("audit.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     outcomes = [r["outcome"] for r in audit["rules"]]
     return {
@@ -129,7 +116,7 @@ def _view(audit: AuditData) -> dict[str, Any]:
         "titles": {r["code"]: r["title"] for r in audit["rules"]},
         "assumptions": _assumptions(audit),
         "provenance": _provenance(audit["provenance"]),
-        "css": Markup(_source("audit.css")),
+        "css": styles("audit.css"),
         "script": Markup(script),
         "script_hash": f"sha256-{digest}",
     }

@@ -23,7 +23,7 @@ from farfield.report._words import (
     why,
 )
 
-__all__ = ["print_audit"]
+__all__ = ["Page", "print_audit"]
 
 _STYLES = {
     "BOUNDED": "bold green",
@@ -77,13 +77,13 @@ def print_audit(audit: dict[str, Any], console: Console | None = None) -> None:
     ✓ BOUNDED  Sequential...
     """
     out = Console(highlight=False) if console is None else console
-    page = _Page(out)
+    page = Page(out)
     data = clean(audit)
     for part in _parts(data):
         page.put(*part)
 
 
-class _Page:
+class Page:
     """Prints text at an indent, in at most a hundred columns, in the characters the console has."""
 
     def __init__(self, console: Console) -> None:

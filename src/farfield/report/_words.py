@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 __all__ = [
     "AuditData",
+    "attained_text",
     "caution",
     "clean",
     "compact",
@@ -26,6 +27,7 @@ __all__ = [
     "path_text",
     "place_text",
     "power_of_ten",
+    "ratio_text",
     "shape_text",
     "short_path_text",
     "short_source",
@@ -138,6 +140,33 @@ def interval_text(interval: Sequence[Any]) -> str:
     left = "(-∞" if low is None else f"[{_rounded(float(low), ROUND_FLOOR)}"
     right = "∞)" if high is None else f"{_rounded(float(high), ROUND_CEILING)}]"
     return f"{left}, {right}"
+
+
+def ratio_text(value: float) -> str:
+    """A tightness in three decimals, rounded up so that it does not flatter.
+
+    Examples
+    --------
+    >>> ratio_text(1.00001), ratio_text(2.0), ratio_text(float("inf"))
+    ('1.001', '2', '∞')
+    """
+    if not math.isfinite(value):
+        return "∞"
+    return f"{math.ceil(value * 1000 - 1e-9) / 1000:g}" if value < 1000 else f"{value:.3g}"
+
+
+def attained_text(low: float, high: float) -> str:
+    """A range that was met, in four digits, rounded inwards: nothing is claimed that was not attained.
+
+    Examples
+    --------
+    >>> attained_text(-0.99999, 1.23401)
+    '[-0.9999, 1.234]'
+    >>> attained_text(1.23401, 1.23401)
+    '1.234'
+    """
+    left, right = _rounded(low, ROUND_CEILING), _rounded(high, ROUND_FLOOR)
+    return f"[{left}, {right}]" if float(left) < float(right) else number(0.5 * (low + high))
 
 
 def _rounded(value: float, direction: str) -> str:

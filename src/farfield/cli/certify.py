@@ -1,0 +1,101 @@
+"""``farfield certify``: a lower and an upper bound of the output, for every input."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["certify"]
+
+
+def _box(text: str, examples: tuple[Tensor, ...]) -> dict[str, Any]:
+    """``LO,HI`` for every entry of every real input."""
+    from farfield.errors import InvalidValueError
+
+    try:
+        low, high = (float(end) for end in text.split(","))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not low <= high:
+        raise InvalidValueError(f"--box takes LO,HI with LO ≤ HI, such as --box=-1,1; got {text!r}.")
+    size = sum(t.numel() for t in examples if t.is_floating_point())
+    if not size:
+        raise InvalidValueError("--box needs the input's shape: add --input, with a real-valued input.")
+    return {"kind": "box", "lower": [low] * size, "upper": [high] * size}
+
+
+def certify(
+    target: Annotated[str, typer.Argument(help="pkg.mod:callable, a .pt2 file, or hf:<local folder>.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat."),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--time", help="Seconds to spend; more is tighter.")] = 60.0,
+    out: Annotated[Path | None, typer.Option(help="Write the certificate, with its proofs, as JSON.")] = None,
+    output: Annotated[str | None, typer.Option(help="Name of the output; the first by default.")] = None,
+    box: Annotated[
+        str | None,
+        typer.Option(help="Only inputs whose entries all lie in LO,HI: --box=-1,1. By default every input."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole certificate as JSON.")] = False,
+    card: Annotated[Path | None, typer.Option(help="Write a section for a model card, in Markdown.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a single-file HTML report.")] = None,
+) -> None:
+    """Bounds of the output that hold for every input there can be, what was attained, and what is assumed.
+
+    Bounded, never correct: nothing is said about accuracy. Exit code 0: every output has finite bounds; 1: some has
+    none; 2: the target or an option is wrong; 3: a bug here.
+    """
+    from farfield.cli._target import example_input, load_target
+    from farfield.errors import InvalidValueError
+
+    if not seconds > 0:
+        raise InvalidValueError(f"--time is a positive number of seconds, got {seconds:g}.")
+    examples = tuple(example_input(spec) for spec in inputs or ())
+    domain = None if box is None else _box(box, examples)
+    model = load_target(target)
+    if hasattr(model, "eval"):
+        model.eval()
+
+    options: dict[str, Any] = {} if output is None else {"output": output}
+    run: Any = importlib.import_module("farfield.certify").certify
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:22}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("certify", total=None)
+
+        def advance(done: float, total: float, stage: str = "certify") -> None:
+            bars.update(task, completed=done, total=total, description=stage[:22])
+
+        result = run(model, examples, time_budget=seconds, domain=domain, progress=advance, **options)
+    data: dict[str, Any] = result.to_dict()
+    file = "cert.json" if out is None else str(out)
+    if out is not None:
+        result.save(out)
+        typer.echo(f"wrote {out}", err=True)
+    if card is not None:
+        card.write_text(result.model_card(file=file, target=target), encoding="utf-8", newline="\n")
+        typer.echo(f"wrote {card}", err=True)
+    if html is not None:
+        from farfield.report import render_certificate
+
+        html.write_text(render_certificate(data, name=target, file=file), encoding="utf-8")
+        typer.echo(f"wrote {html}", err=True)
+    if as_json:
+        typer.echo(json.dumps(data, ensure_ascii=False, allow_nan=False))
+    else:
+        from farfield.report import print_certificate
+
+        print_certificate(data, name=target, file=file)
+    if not data["bounded"]:
+        raise typer.Exit(1)

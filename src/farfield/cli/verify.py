@@ -1,0 +1,81 @@
+"""``farfield verify``: does this certificate hold for this model? Checked without what made it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["verify"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file as plain data; what it claims is the checker's business."""
+    from farfield.errors import InvalidValueError
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidValueError(f"{str(path)!r} can't be read as JSON: {error}.") from error
+    if not isinstance(data, dict) or not str(data.get("format", "")).startswith("farfield-certificate/"):
+        raise InvalidValueError(f"{str(path)!r} is not a certificate that farfield certify wrote.")
+    return data
+
+
+def verify(
+    certificate: Annotated[Path, typer.Argument(help="What farfield certify --out wrote.")],
+    target: Annotated[str, typer.Argument(help="pkg.mod:callable, a .pt2 file, or hf:<local folder>.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="Shape of an input, as for certify; by default the certificate's. Repeat."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Check a certificate against a model: the digest, and every proof, without the search that found them.
+
+    Exit code 0: accepted; 1: refused, with the reason; 2: the file, the target or an option is wrong; 3: a bug here.
+    """
+    from farfield.cli._target import example_input, load_target
+    from farfield.errors import FarfieldError
+
+    data = _read(certificate)
+    examples = tuple(example_input(spec) for spec in inputs) if inputs else None
+    model = load_target(target)
+    if hasattr(model, "eval"):
+        model.eval()
+
+    from farfield.graph import CaptureError
+
+    check: Any = importlib.import_module("farfield.certify").verify_certificate
+    reason = ""
+    try:
+        if not check(model, certificate, inputs=examples):
+            reason = "the checker gives no reason"
+    except CaptureError:  # the example does not fit the model: nothing was checked
+        raise
+    except FarfieldError as error:
+        reason = str(error)
+    accepted = not reason
+    if as_json:
+        outcome = {
+            "accepted": accepted,
+            "reason": reason or None,
+            "certificate": str(certificate),
+            "target": target,
+            "model_hash": data.get("model_hash"),
+        }
+        typer.echo(json.dumps(outcome, ensure_ascii=False))
+    elif accepted:
+        from farfield.report import print_certificate
+
+        typer.echo(f"accepted: {certificate} holds for {target}")
+        print_certificate(data, name=target, file=str(certificate))
+    else:
+        typer.echo(f"refused: {reason}")
+    if not accepted:
+        raise typer.Exit(1)

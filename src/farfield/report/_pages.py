@@ -1,0 +1,38 @@
+"""The jinja environment and the style sheets that every HTML page shares."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jinja2
+from markupsafe import Markup
+
+from farfield.report._words import listed, number, power_of_ten, ratio_text, shape_text
+
+__all__ = ["environment", "styles", "template_source"]
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Templates of the package: everything escaped, an undefined name an error."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("farfield.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(number=number, ten=power_of_ten, listed=listed, shape=shape_text, ratio=ratio_text)
+    return made
+
+
+def template_source(name: str) -> str:
+    """A file beside the templates, as it is."""
+    loader = environment().loader
+    assert loader is not None
+    return loader.get_source(environment(), name)[0]
+
+
+def styles(*names: str) -> Markup:
+    """Style sheets in a row, to be put into the page unescaped: they are ours."""
+    return Markup("\n").join(Markup(template_source(name)) for name in names)
