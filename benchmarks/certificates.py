@@ -53,7 +53,7 @@ def toy(dim: int, seed: int) -> nn.Module:
 
 def protein(width: int, depth: int, placements: tuple[str, ...]) -> Callable[[int], nn.Module]:
     """Trained on the protein table, standardised."""
-    from benchmarks.certified_range import load
+    from benchmarks._protein import load
 
     def make(seed: int) -> nn.Module:
         split = load(seed)
@@ -93,6 +93,7 @@ GROUPS: dict[str, tuple[int, Callable[[], Callable[[int], nn.Module]]]] = {
 }
 
 
+@torch.no_grad()
 def spectral(model: nn.Module) -> float:
     """Width of the interval from ‖norm‖ ≤ √d times the spectral norms behind the last norm."""
     layers = list(model.children())
