@@ -42,7 +42,7 @@ def find() -> Path:
         if (folder / FILE).is_file():
             return folder / FILE
     sys.exit(
-        f"The protein table is needed: set FARFIELD_DATA to a folder that holds {FILE} (UCI, Physicochemical Properties "
+        f"The protein table is needed: set FARFIELD_DATA to a folder with {FILE} (UCI, Physicochemical Properties "
         "of Protein Tertiary Structure, CASP.csv compressed with xz)."
     )
 
