@@ -1,0 +1,131 @@
+"""``certify`` as its users call it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import farfield as ff
+from farfield.certify import Certificate, UnboundedError
+from farfield.errors import InvalidValueError, UnknownNameError
+
+
+def model(dim=2, outputs=1, head=None, dtype=torch.float64, seed=0):
+    torch.manual_seed(seed)
+    layers = [
+        nn.Linear(dim, 16),
+        nn.LayerNorm(16),
+        nn.ReLU(),
+        nn.Linear(16, outputs),
+        *([] if head is None else [head]),
+    ]
+    return nn.Sequential(*layers).to(dtype).eval()
+
+
+def zeros(dim=2, rows=1, dtype=torch.float64):
+    return torch.zeros(rows, dim, dtype=dtype)
+
+
+def test_low_dimension_is_tight():
+    certificate = ff.certify(model(1), zeros(1), time_budget=3)
+    assert float(certificate.tightness) < 1.01
+    assert certificate.method == "cells"
+
+
+def test_several_outputs_and_rows():
+    certificate = ff.certify(model(outputs=3), zeros(rows=7), time_budget=3)
+    assert certificate.upper.shape == (1, 3)
+    assert bool((certificate.tightness < 1.05).all())
+
+
+def test_float32_models_are_certified_in_real_arithmetic():
+    net = model(6, dtype=torch.float32)
+    certificate = ff.certify(net, zeros(6, dtype=torch.float32), time_budget=1)
+    assert certificate.float_limit is not None
+    assert certificate.float_limit < 1e22
+    assert any("Real arithmetic" in a for a in certificate.assumptions)
+
+
+def test_a_box_is_a_smaller_domain():
+    net = model(2)
+    everywhere = ff.certify(net, zeros(), time_budget=2)
+    box = ff.certify(net, zeros(), time_budget=2, domain=(-0.1, 0.1))
+    assert box.domain["kind"] == "box"
+    assert float(box.upper - box.lower) < float(everywhere.upper - everywhere.lower)
+    with torch.no_grad():
+        values = net(0.2 * torch.rand(5000, 2, dtype=torch.float64) - 0.1)
+    assert float(box.lower) <= float(values.min())
+    assert float(values.max()) <= float(box.upper)
+    assert float(box.tightness) < 1.02
+
+
+def test_confidence_behind_a_sigmoid_is_bounded():
+    net = model(2, head=nn.Sigmoid())
+    certificate = ff.certify(net, zeros(), time_budget=2)
+    assert 0.0 < float(certificate.lower) <= float(certificate.upper) < 1.0
+    assert float(certificate.tightness) < 1.05
+
+
+def test_resuming_never_loosens():
+    net = model(7)
+    first = ff.certify(net, zeros(7), time_budget=1.0)
+    second = ff.certify(net, zeros(7), time_budget=2.0, resume=first)
+    assert float(second.upper) <= float(first.upper)
+    assert float(second.lower) >= float(first.lower)
+    with pytest.raises(InvalidValueError, match="same model"):
+        ff.certify(model(7, seed=1), zeros(7), resume=first)
+
+
+def test_json_round_trip(tmp_path):
+    certificate = ff.certify(model(), zeros(), time_budget=1)
+    certificate.save(tmp_path / "cert.json")
+    again = Certificate.load(tmp_path / "cert.json")
+    assert torch.equal(again.upper, certificate.upper)
+    assert len(again.proofs) == len(certificate.proofs) == 2
+
+
+def test_progress_is_reported():
+    said = []
+    ff.certify(model(), zeros(), time_budget=1, progress=lambda share, words: said.append((share, words)))
+    assert said[0][1] == "intervals"
+    assert all(0.0 <= share <= 1.0 for share, _ in said)
+
+
+def test_the_unbounded_is_refused_with_the_direction():
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    with pytest.raises(UnboundedError, match=r"is unbounded\..*λ along"):
+        ff.certify(net, torch.zeros(1, 3), time_budget=1)
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = model(2, outputs=2)
+
+    def forward(self, x):
+        y = self.body(x)
+        return {"value": y[:, :1], "other": y[:, 1:]}
+
+
+def test_one_of_several_outputs():
+    with pytest.raises(InvalidValueError, match="say which one"):
+        ff.certify(Two().eval(), zeros())
+    with pytest.raises(UnknownNameError, match="output_value"):
+        ff.certify(Two().eval(), zeros(), output="value")
+    assert ff.certify(Two().eval(), zeros(), output="output_value", time_budget=1).output == "output_value"
+
+
+def test_a_transformer_encoder_with_a_final_norm():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    net = nn.Sequential(nn.TransformerEncoder(layer, 1), nn.Flatten(), nn.Linear(64, 1)).double().eval()
+    certificate = ff.certify(net, torch.zeros(1, 4, 16, dtype=torch.float64), time_budget=2)
+    with torch.no_grad():
+        values = net(
+            torch.randn(300, 4, 16, dtype=torch.float64)
+            * 10 ** torch.linspace(-3, 6, 300).double()[:, None, None]
+        )
+    assert float(certificate.lower) <= float(values.min())
+    assert float(values.max()) <= float(certificate.upper)
+    assert certificate.method == "dual"

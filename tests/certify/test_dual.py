@@ -1,0 +1,209 @@
+"""The dual: any multipliers are a proof, the gradient is right, and what is claimed of scalars and matrices holds."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from certify.networks import attack, network
+from farfield.certify._descent import initial_multipliers, optimise
+from farfield.certify._dual import Dual, objective
+from farfield.certify._network import build_network
+from farfield.certify._payload import dual_payload, restore
+from farfield.certify._problem import build_problem
+from farfield.certify._proof import prove
+from farfield.certify._rounding import positive_definite, spectral_bound
+from farfield.certify._scalar import scalar, scalar_names
+from farfield.certify.intervals import propagate
+from farfield.graph import capture
+
+
+def problem_of(model, dim):
+    program = capture(model, torch.zeros(1, dim, dtype=torch.float64), dynamic_batch=False)
+    net = build_network(program, program.outputs[0], propagate(program))
+    return program, net, build_problem(net)
+
+
+def small(activation=nn.ReLU, depth=2, seed=0, dim=3, width=10):
+    torch.manual_seed(seed)
+    layers = [nn.Linear(dim, width), nn.LayerNorm(width), activation()]
+    for _ in range(depth - 1):
+        layers += [nn.Linear(width, width), activation()]
+    return nn.Sequential(*layers, nn.Linear(width, 2)).double().eval()
+
+
+def perturbed(multipliers, generator, size):
+    return {
+        k: v
+        + size * (v.abs() + v.abs().mean() + 0.01) * torch.randn(v.shape, generator=generator, dtype=v.dtype)
+        for k, v in multipliers.items()
+    }
+
+
+def lifted(dual, m):
+    """The multipliers with H made positive."""
+    dual.weigh({k: v.abs() for k, v in m.items()})
+    with torch.no_grad():
+        return dual.value(m, m["room"].abs() + 0.01)[1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_multipliers_that_can_be_proved_give_a_bound(seed):
+    model, dim, what = network(200 + seed, largest=32, deepest=3)
+    _, _, problem = problem_of(model, dim)
+    low, high = attack(model, dim, seed)
+    generator = torch.Generator().manual_seed(seed)
+    proved = 0
+    for sign, top in ((1, high), (-1, -low)):
+        goal = objective(problem, 0, sign)
+        dual = Dual(problem, goal)
+        first = initial_multipliers(problem, goal, dual.count)
+        for draw in range(10):
+            m = perturbed(first, generator, 0.03 * draw)
+            m["n"] = m["n"].abs() * 0.01 + 0.01 * draw * torch.rand(
+                m["n"].shape, generator=generator, dtype=torch.float64
+            )
+            m["n"] = (m["n"] + m["n"].T) / 2
+            try:
+                bound = prove(problem, goal, lifted(dual, m), 0).bound
+            except ArithmeticError:  # not positive: nothing is claimed
+                continue
+            proved += 1
+            assert bound >= float(top[0]), (what, sign, draw)
+    assert proved >= 4, what
+
+
+def test_gradient_against_differences():
+    _, _, problem = problem_of(small(nn.Tanh), 3)
+    goal = objective(problem, 1, 1)
+    dual = Dual(problem, goal)
+    generator = torch.Generator().manual_seed(0)
+    m = initial_multipliers(problem, goal, dual.count)
+    m = {
+        k: v + 0.1 * v.abs().mean() * torch.rand(v.shape, generator=generator, dtype=v.dtype)
+        for k, v in m.items()
+    }
+    m["n"] = 1e-3 * torch.rand(m["n"].shape, generator=generator, dtype=torch.float64)
+    m["n"] = (m["n"] + m["n"].T) / 2
+    dual.weigh(m)
+    live = {k: v.clone().requires_grad_(True) for k, v in m.items()}
+    dual.value(live, live["room"])[0].backward()
+    for name, value in live.items():
+        if value.grad is None or not value.numel():
+            continue
+        way = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        way = (way + way.T) / 2 if name == "n" else way
+
+        def at(step, name=name, way=way):
+            dual.ray = None
+            moved = {**m, name: m[name] + step * way}
+            return float(dual.value(moved, moved["room"])[0])
+
+        numeric = (at(1e-6) - at(-1e-6)) / 2e-6
+        assert math.isclose(numeric, float((value.grad * way).sum()), rel_tol=1e-4, abs_tol=1e-4), name
+
+
+def test_hessian_and_linear_part_are_the_lagrangian_s():
+    _, _, problem = problem_of(small(nn.GELU, depth=3), 3)
+    goal = objective(problem, 0, -1)
+    dual = Dual(problem, goal)
+    generator = torch.Generator().manual_seed(1)
+    m = perturbed(initial_multipliers(problem, goal, dual.count), generator, 0.2)
+    m["n"] = torch.rand(m["n"].shape, generator=generator, dtype=torch.float64)
+    m["n"] = m["n"] + m["n"].T
+    hessian, linear = dual.hessian(m), dual.linear(m)
+    zero = torch.zeros(problem.size, dtype=torch.float64)
+    for _ in range(5):
+        x = torch.randn(problem.size, generator=generator, dtype=torch.float64)
+        expected = dual.joint(m, zero) + linear @ x - x @ hessian @ x
+        assert torch.allclose(dual.joint(m, x), expected, rtol=1e-9, atol=1e-9)
+        assert torch.allclose(dual.curvature(m, x), x @ hessian @ x, rtol=1e-9, atol=1e-9)
+
+
+def test_a_norm_behind_the_first_linear_is_parametrised_exactly():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 9), nn.LayerNorm(9), nn.Linear(9, 9)).double().eval()
+    _, _, problem = problem_of(model, 3)
+    (ball,) = problem.balls
+    assert ball.parametrised
+    weight = torch.cat([model[0].weight, model[0].bias[:, None]], 1).detach()
+    centred = weight - weight.mean(0)
+    for size in (1e-6, 1.0, 1e5):
+        x = size * torch.randn(3, dtype=torch.float64)
+        u = torch.cat([x, torch.ones(1, dtype=torch.float64)])
+        u = u / ((centred @ u).square().mean() + 1e-5 * u[-1] ** 2).sqrt()
+        scaled = torch.linalg.lstsq(problem.objective, model(x[None])[0].detach() - problem.offset).solution
+        assert torch.allclose(scaled @ ball.gram @ scaled, torch.ones((), dtype=torch.float64), rtol=1e-8)
+        assert torch.allclose(
+            problem.objective @ scaled + problem.offset, model(x[None])[0].detach(), rtol=1e-9
+        )
+
+
+def test_search_tightens_and_the_payload_is_the_proof():
+    _, net, problem = problem_of(small(), 3)
+    goal = objective(problem, 0, 1)
+    dual = Dual(problem, goal)
+    first = lifted(dual, initial_multipliers(problem, goal, dual.count))
+    loose = prove(problem, goal, first, 0).bound
+    multipliers, value = optimise(problem, goal, seconds=1.5)
+    proof = prove(problem, goal, multipliers, 0)
+    assert proof.bound < 0.7 * loose
+    assert value <= proof.bound <= value + 1e-6 * abs(value)
+    stored = json.loads(json.dumps(dual_payload(net, problem, proof, 0, 1)))
+    again = prove(problem, goal, restore(net, problem, stored), 0)
+    assert math.isclose(again.bound, proof.bound, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("op", scalar_names())
+def test_slope_curvature_and_half_planes(op):
+    s = scalar(op, {})
+    z = torch.linspace(-40.0, 40.0, 1_000_001, dtype=torch.float64)
+    y = s.function(z)
+    step = float(z[1] - z[0])
+    away = torch.ones_like(z[1:-1], dtype=torch.bool)
+    for kink in s.kinks:
+        away &= (z[1:-1] - kink).abs() > 2 * step
+    first = (y[1:] - y[:-1]) / step
+    second = (y[2:] - 2 * y[1:-1] + y[:-2])[away] / step**2
+    assert float(first.abs().max()) <= s.slope + 1e-8
+    assert float(second.abs().max()) <= s.curvature + 2e-4
+    for a, b, c in s.forms:
+        assert float((a * y + b * z + c).min()) >= -1e-12
+    if s.pieces:
+        for (slope, shift), (lo, hi) in zip(
+            s.pieces, zip((-40.0, *s.kinks), (*s.kinks, 40.0), strict=True), strict=True
+        ):
+            inside = (z >= lo) & (z <= hi)
+            assert torch.allclose(y[inside], slope * z[inside] + shift, atol=1e-12)
+    low, high = s.image(*torch.tensor([[-2.0, -0.5, 0.3], [-1.0, 2.0, 5.0]], dtype=torch.float64))
+    for i, (a, b) in enumerate(((-2.0, -1.0), (-0.5, 2.0), (0.3, 5.0))):
+        part = s.function(torch.linspace(a, b, 5001, dtype=torch.float64))
+        assert float(low[i]) <= float(part.min())
+        assert float(part.max()) <= float(high[i])
+
+
+def test_spectral_bound_is_above_the_norm_and_near():
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((5, 5), (40, 7), (7, 40), (128, 128), (1, 9)):
+        matrix = torch.randn(shape, generator=generator, dtype=torch.float64)
+        norm = float(torch.linalg.matrix_norm(matrix, 2))
+        assert norm <= spectral_bound(matrix) <= 1.1 * norm
+    assert spectral_bound(torch.zeros(3, 3, dtype=torch.float64)) >= 0.0
+
+
+def test_positive_definite_is_proved_only_where_true():
+    generator = torch.Generator().manual_seed(0)
+    for size in (2, 20, 100):
+        root = torch.randn(size, size, generator=generator, dtype=torch.float64)
+        gram = root @ root.T + 1e-3 * torch.eye(size, dtype=torch.float64)
+        lowest = float(torch.linalg.eigvalsh(gram)[0])
+        assert positive_definite(gram, 0.0)
+        assert not positive_definite(gram - 1.01 * lowest * torch.eye(size, dtype=torch.float64), 0.0)
+        assert not positive_definite(gram, torch.full_like(gram, 2 * lowest))
+    nearly = torch.ones(2, 2, dtype=torch.float64)  # singular: no rounding may make it positive
+    assert not positive_definite(nearly, 0.0)
+    assert not positive_definite(torch.full((2, 2), math.nan, dtype=torch.float64), 0.0)
