@@ -81,6 +81,27 @@ def test_image_of_a_norm_is_reached():
     assert limit * (1 - 1e-6) < -float(found.lower[0]) <= limit * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_convolutions_and_attention(dynamic):
+    torch.manual_seed(0)
+    conv = [
+        nn.Conv2d(2, 4, 3),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 2),
+    ]
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
+    attention = [layer, nn.LayerNorm(8), nn.Linear(8, 1)]
+    for parts, shape in ((conv, (1, 2, 6, 6)), (attention, (1, 3, 8))):
+        program, found = search(
+            nn.Sequential(*parts).eval(), torch.zeros(shape), seconds=0.1, dynamic=dynamic
+        )
+        confirmed(program, found, inputs=lambda x, shape=shape: (x.reshape(shape),))
+        assert bool((found.upper - found.lower > 0.5).all())
+
+
 class Bump(nn.Module):
     """A peak of height 1 at a point 5·10⁶ away, as wide as it is far."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from farfield._typing import Float, Int
 from farfield.errors import InvalidValueError
@@ -179,15 +181,18 @@ class _Network:
     def batch(self, rows: Tensor) -> Tensor:
         """The flat output at many points; differentiable."""
         self.evaluations += rows.shape[0]
-        if self.vectorised:
-            try:
-                return torch.cat([torch.vmap(self._one)(part) for part in rows.split(self.chunk)])
-            except (
-                RuntimeError,
-                NotImplementedError,
-            ):  # an operator without a batching rule, or one that looks at values
-                self.vectorised = False
-        return torch.stack([self._one(row) for row in rows])
+        # Fused attention has no batching rule, the plain formula has one; other operators without are only slow.
+        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            if self.vectorised:
+                try:
+                    return torch.cat([torch.vmap(self._one)(part) for part in rows.split(self.chunk)])
+                except (
+                    RuntimeError,
+                    NotImplementedError,
+                ):  # an operator that can't be batched, or looks at values
+                    self.vectorised = False
+            return torch.stack([self._one(row) for row in rows])
 
     def _one(self, flat: Tensor) -> Tensor:
         values: dict[str, Any] = dict(self.constants)

@@ -72,10 +72,10 @@ def certify(
 
     columns = (TextColumn("{task.description:22}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("certify", total=None)
+        task = bars.add_task("certify", total=1.0)
 
-        def advance(done: float, total: float, stage: str = "certify") -> None:
-            bars.update(task, completed=done, total=total, description=stage[:22])
+        def advance(share: float, stage: str) -> None:
+            bars.update(task, completed=share, description=stage[:22])
 
         result = run(model, examples, time_budget=seconds, domain=domain, progress=advance, **options)
     data: dict[str, Any] = result.to_dict()
