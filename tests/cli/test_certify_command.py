@@ -38,8 +38,8 @@ def certified(monkeypatch):
 
     def certify(model, inputs, *, time_budget, domain, progress, **options):
         assert isinstance(model, nn.Module) and not model.training
-        progress(1.0, 10.0, "a stage with quite a long name")
-        progress(2, 10)
+        progress(0.1, "a stage with quite a long name")
+        progress(0.2, "short")
         calls.append({"inputs": inputs, "seconds": time_budget, "domain": domain, **options})
         one = torch.ones(1, 2, dtype=torch.float64)
         scale = float("inf") if options.get("output") == "open" else 2.0

@@ -271,7 +271,6 @@ class Certificate:
             "",
             "Assumptions:",
             "",
-            "- The weights are those of the digest below, in the mode they were captured in.",
             *(f"- {_escaped(text)}" for text in self.assumptions),
             f"- {limit}",
             "",

@@ -133,7 +133,10 @@ class Chain:
                 half = sum(ball_norms(b, matrix) for b in source.balls)
                 lo, hi = offset - half, offset + half
             else:  # the box is centred on its own middle, Cauchy–Schwarz on the offset
-                middle, half = offset + matrix @ ((box[0] + box[1]) / 2), matrix.abs() @ ((box[1] - box[0]) / 2)
+                middle, half = (
+                    offset + matrix @ ((box[0] + box[1]) / 2),
+                    matrix.abs() @ ((box[1] - box[0]) / 2),
+                )
                 around = torch.linalg.vector_norm(matrix, dim=1) * reach
                 lo = torch.maximum(middle - half, offset - around)
                 hi = torch.minimum(middle + half, offset + around)
@@ -200,7 +203,9 @@ class Chain:
 
     def _source_units(self) -> Tensor:
         if not self.parametrised:
-            return torch.full((1,), 2.0 ** math.ceil(math.log2(math.sqrt(self.features))), dtype=torch.float64)
+            return torch.full(
+                (1,), 2.0 ** math.ceil(math.log2(math.sqrt(self.features))), dtype=torch.float64
+            )
         columns = torch.linalg.vector_norm(self._prefix(), dim=0) / math.sqrt(self.features)
         return _power_of_two(columns).reciprocal()
 

@@ -85,9 +85,7 @@ class OutputRangePenalty:
     ) -> None:
         low, high = certified_range
         if not -math.inf < low < high < math.inf:
-            raise InvalidValueError(
-                f"certified_range is (a, b) with finite a < b, got {certified_range!r}."
-            )
+            raise InvalidValueError(f"certified_range is (a, b) with finite a < b, got {certified_range!r}.")
         if steps < 1 or every < 1 or warm_up < 0 or not (weight >= 0 and rate > 0):
             raise InvalidValueError(
                 "steps and every are at least 1, warm_up and weight at least 0 and rate above 0; got "
@@ -221,9 +219,7 @@ class Search:
 
     def current(self) -> Multipliers:
         """Multipliers within their constraints."""
-        made = {
-            k: torch.nn.functional.softplus(v) if _positive(k) else v for k, v in self.raw.items()
-        }
+        made = {k: torch.nn.functional.softplus(v) if _positive(k) else v for k, v in self.raw.items()}
         made["n"] = (made["n"] + made["n"].T) / 2
         return made
 

@@ -66,6 +66,7 @@ def certify(
 
     options: dict[str, Any] = {} if output is None else {"output": output}
     run: Any = importlib.import_module("farfield.certify").certify
+    from farfield.certify import UnboundedError
 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -77,7 +78,12 @@ def certify(
         def advance(share: float, stage: str) -> None:
             bars.update(task, completed=share, description=stage[:22])
 
-        result = run(model, examples, time_budget=seconds, domain=domain, progress=advance, **options)
+        try:
+            result = run(model, examples, time_budget=seconds, domain=domain, progress=advance, **options)
+        except UnboundedError as error:
+            bars.stop()
+            typer.echo(f"{error}", err=True)
+            raise typer.Exit(1) from None
     data: dict[str, Any] = result.to_dict()
     file = "cert.json" if out is None else str(out)
     if out is not None:

@@ -290,7 +290,9 @@ class MLP(Chain):
             norm_affine=norm_affine,
             norm_eps=norm_eps,
             groups=groups,
-            certified_range=None if certified_range is None else (float(certified_range[0]), float(certified_range[1])),
+            certified_range=None
+            if certified_range is None
+            else (float(certified_range[0]), float(certified_range[1])),
         )
 
 

@@ -235,7 +235,7 @@ def _domain(data: CertificateData) -> str:
 
 
 def _assumptions(data: CertificateData) -> list[str]:
-    texts = ["Real arithmetic, and the weights and mode the model had when it was certified."]
+    texts: list[str] = []
     texts += [str(text) for text in data.get("assumptions", ())]
     limit = data.get("float_limit")
     if limit is not None:
