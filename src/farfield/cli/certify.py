@@ -66,10 +66,10 @@ def certify(
 
     options: dict[str, Any] = {} if output is None else {"output": output}
     run: Any = importlib.import_module("farfield.certify").certify
-    from farfield.certify import UnboundedError
-
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from farfield.certify import UnboundedError
 
     columns = (TextColumn("{task.description:22}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:

@@ -235,8 +235,9 @@ def _domain(data: CertificateData) -> str:
 
 
 def _assumptions(data: CertificateData) -> list[str]:
-    texts: list[str] = []
-    texts += [str(text) for text in data.get("assumptions", ())]
+    texts = [str(text) for text in data.get("assumptions", ())]
+    if not any("real arithmetic" in text.lower() for text in texts):
+        texts.insert(0, "Real arithmetic, and the weights and mode the model had when it was certified.")
     limit = data.get("float_limit")
     if limit is not None:
         texts.append(
