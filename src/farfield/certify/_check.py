@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from farfield.certify._check_cells import check_cells
 from farfield.certify._check_values import (
     EVALUATION,
     TINY,
@@ -750,4 +751,8 @@ def _proved(
     if proof["kind"] == "interval":
         lo, hi = known.of(output)
         return float(hi[index] if sign > 0 else -lo[index])
+    if proof["kind"] == "cells":
+        bound = float(proof["bound"])
+        line = bound + SPARE * max(1.0, abs(bound))
+        return check_cells(program, output, known, confined, unbounded, proof, index, sign, line)
     raise CertificateError(f"There is no kind of proof named {proof['kind']!r}.")
