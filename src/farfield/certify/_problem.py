@@ -245,7 +245,9 @@ class _Assembly:
             )
         reach = radius * (math.sqrt(1.0 - 1.0 / width) if block.centred and width > 1 else 1.0) * (1 + 1e-14)
         self.ranges[index] = (torch.full_like(scale, -reach), torch.full_like(scale, reach))
-        self.norms[index] = radius * math.sqrt(groups.shape[0]) * (1 + 1e-14)
+        # Behind a map (several groups) a layer is bounded through its own value: its length is in natural units then.
+        unit = float(scale[0]) if groups.shape[0] > 1 else 1.0
+        self.norms[index] = radius * unit * math.sqrt(groups.shape[0]) * (1 + 1e-14)
 
     def _parametrised(self, index: int, block: Block) -> bool:
         form, groups = block.form, block.groups
