@@ -1,0 +1,1 @@
+"""Experiments of our own, run from a checkout: ``python -m benchmarks.<name>``."""
