@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from farfield.audit import assert_bounded as assert_bounded
     from farfield.audit import audit as audit
     from farfield.certify import certify as certify
+    from farfield.certify import verify_certificate as verify_certificate
     from farfield.gaussian import Activation as Activation
     from farfield.gaussian import activation as activation
     from farfield.gaussian import dual as dual
@@ -32,6 +33,7 @@ _LAZY = {
     "geometry": "farfield.geometry",
     "assert_bounded": "farfield.audit:assert_bounded",
     "audit": "farfield.audit",  # callable: see _callable_module
+    "verify_certificate": "farfield.certify:verify_certificate",
     "certify": "farfield.certify",  # callable, as audit
     "horizon": "farfield.growth:horizon",
     "nn": "farfield.nn",

@@ -1,7 +1,8 @@
 """Bounds for every input: what a network's output can be, proved, and checked by someone else.
 
 Holds: interval propagation, branch and bound over cells, the quadratic dual, the search for what is attained,
-certificates and their checker. May import: growth, graph, gaussian, errors, _typing. Never: renders, or trains.
+certificates, their checker, and a penalty that trains a network into a range. May import: growth, graph, gaussian,
+errors, _typing. Never: renders.
 """
 
 from __future__ import annotations
@@ -9,9 +10,21 @@ from __future__ import annotations
 from farfield._callable_module import make_callable
 from farfield.certify._certificate import Certificate
 from farfield.certify._certify import UnboundedError, certify
+from farfield.certify._check import CertificateError, verify_certificate
 from farfield.certify._hash import model_hash
+from farfield.certify._penalty import OutputRangePenalty
 from farfield.certify._search import Attained, attained
 
-__all__ = ["Attained", "Certificate", "UnboundedError", "attained", "certify", "model_hash"]
+__all__ = [
+    "Attained",
+    "Certificate",
+    "CertificateError",
+    "OutputRangePenalty",
+    "UnboundedError",
+    "attained",
+    "certify",
+    "model_hash",
+    "verify_certificate",
+]
 
 make_callable(__name__)

@@ -2,8 +2,8 @@
 
 A chain is … → norm → (activation → linear)*. Whatever stands before its last norm, the norm's image is a ball; behind
 affine layers alone it is the ellipsoid {u : uᵀGu = 1} over homogeneous inputs, as in
-:mod:`farfield.certify._problem`. That module rounds outwards and takes any program; this one rebuilds the same kind of
-problem at every call from the live weights, without rounding, so that a bound can be trained.
+:mod:`farfield.certify._problem`. That module rounds outwards and takes any program; this one rebuilds the same kind
+of problem at every call from the live weights, without rounding, so that a bound can be trained.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NORMS = (nn.LayerNorm, nn.RMSNorm, LayerNorm, Project, GroupedLayerNorm)
 PASSING = (nn.Identity, nn.Dropout, nn.AlphaDropout)
 """The identity in eval mode, which is what a bound speaks of."""
 ACCEPTED = (
-    "nn.Sequential (farfield.nn.MLP is one) of any layers, then a last norm (nn.LayerNorm over the last axis, nn.RMSNorm, "
-    "farfield.nn.LayerNorm, Project or GroupedLayerNorm), then activations and nn.Linear or farfield.nn.ScaledLinear"
+    "nn.Sequential (farfield.nn.MLP is one) of any layers, then a last norm (nn.LayerNorm over the last axis, "
+    "nn.RMSNorm, farfield.nn.LayerNorm, Project or GroupedLayerNorm), then activations and nn.Linear or farfield.nn.ScaledLinear"
 )
 
 
@@ -78,7 +78,8 @@ class Source:
     def spread(self, matrix: Tensor) -> Tensor:
         """A bound on ‖matrix @ x‖: ‖Σ_g B_g u_g‖ ≤ ‖(B_1 … B_g)‖₂ √g over unit balls, exact for one."""
         pieces = [whitened(ball, matrix) for ball in self.balls]
-        return torch.linalg.matrix_norm(torch.cat(pieces, 1), 2) * math.sqrt(len(pieces))
+        norm: Tensor = torch.linalg.matrix_norm(torch.cat(pieces, 1), 2)
+        return norm * math.sqrt(len(pieces))
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,9 @@ class Chain:
             for c in curves
         )  # fmt: skip
         cone = torch.nn.functional.pad(source.cone, (0, size - source.cone.shape[1]))
+        scale = torch.ones(cone.shape[0], dtype=torch.float64)
         return Problem(
-            size, source.balls, (), wide, objective, zero, tuple(last), (None,) * len(curves), offset, zero, cone
+            size, source.balls, (), wide, objective, zero, tuple(last), (None,) * len(curves), offset, zero, cone, scale
         )  # fmt: skip
 
     # -- the last norm -----------------------------------------------------------------------------------------------
@@ -197,7 +199,8 @@ class Chain:
             else:
                 weight, bias = _affine(step.module, matrix.shape[0])
                 matrix, offset = weight @ matrix, weight @ offset + bias
-        assert matrix is not None and offset is not None
+        assert matrix is not None
+        assert offset is not None
         whole = torch.cat([matrix, offset[:, None]], 1)
         return whole - whole.mean(0, keepdim=True) if _centred(module) else whole
 
@@ -242,15 +245,17 @@ def whitened(ball: Ball, matrix: Tensor) -> Tensor:
     factor, info = torch.linalg.cholesky_ex(ball.gram)
     if int(info):
         raise PrecisionError(
-            "The layers before the norm have become singular: their Gram matrix has no Cholesky factor in float64. Rescale "
-            "the inputs, or drop inputs that are copies of one another."
+            "The layers before the norm have become singular: their Gram matrix has no Cholesky factor in float64. "
+            "Rescale the inputs, or drop inputs that are copies of one another."
         )
-    return ball.radius * torch.linalg.solve_triangular(factor, piece.T, upper=False).T
+    solved: Tensor = torch.linalg.solve_triangular(factor, piece.T, upper=False)
+    return ball.radius * solved.T
 
 
 def ball_norms(ball: Ball, matrix: Tensor) -> Tensor:
     """Largest |(matrix @ x)_j| over a ball, exactly."""
-    return torch.linalg.vector_norm(whitened(ball, matrix), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(whitened(ball, matrix), dim=1)
+    return norms
 
 
 def parse_chain(model: nn.Module, example: Tensor) -> Chain:
@@ -266,7 +271,8 @@ def parse_chain(model: nn.Module, example: Tensor) -> Chain:
     if not norms:
         raise UntrainableBoundError(
             "A bound for every input needs a norm on the way, and this model has none that is known: without one no "
-            f"training makes it bounded. Accepted: {ACCEPTED}. farfield.nn.RangeHead bounds any model by construction."
+            f"training makes it bounded. Accepted: {ACCEPTED}. farfield.nn.RangeHead bounds any model by "
+            "construction."
         )
     norm = norms[-1]
     for step in steps[norm + 1 :]:
@@ -280,8 +286,8 @@ def parse_chain(model: nn.Module, example: Tensor) -> Chain:
     module = steps[norm].module
     if isinstance(module, nn.LayerNorm | nn.RMSNorm) and len(module.normalized_shape) != 1:
         raise UntrainableBoundError(
-            f"The norm at {steps[norm].name!r} normalises over {list(module.normalized_shape)}; only the last axis can be "
-            "bounded with gradients. Flatten before it."
+            f"The norm at {steps[norm].name!r} normalises over {list(module.normalized_shape)}; only the last axis can "
+            "be bounded with gradients. Flatten before it."
         )
     parametrised = (
         norm > 0

@@ -16,7 +16,6 @@ g ≥ 0, κ ≥ 0 multiplies ρ² − xᵀGx ≥ 0, and Σx = 0 within a group o
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import zlib
@@ -48,9 +47,10 @@ from farfield.certify._check_values import (
     ranges,
     spectral_norm,
 )
+from farfield.certify._hash import model_hash
 from farfield.graph import Program, capture
 
-__all__ = ["CertificateError", "program_digest", "verify_certificate"]
+__all__ = ["CertificateError", "verify_certificate"]
 
 SPARE = 1e-9
 """A bound computed here may exceed the stored one by this much of max(1, |bound|)."""
@@ -566,29 +566,6 @@ def _whitened(gram: Rough) -> Rough | None:
 # -- certificates ------------------------------------------------------------------------------------------------------
 
 
-def program_digest(program: Program) -> str:
-    """SHA-256 of a program's nodes and of its constants' bytes."""
-    listed = [
-        [
-            n.name,
-            n.op,
-            list(n.inputs),
-            sorted(([k, repr(v)] for k, v in n.attributes.items())),
-            [str(d) for d in n.shape],
-            n.role,
-        ]
-        for n in program.nodes
-    ]
-    digest = hashlib.sha256(json.dumps(listed, sort_keys=True, separators=(",", ":")).encode())
-    for node in program.nodes:
-        if node.role == "constant":
-            value = program.constants[node.name].detach().contiguous()
-            head = [node.name, str(value.dtype), list(value.shape)]
-            digest.update(json.dumps(head, sort_keys=True, separators=(",", ":")).encode())
-            digest.update(value.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool:
     """Check a certificate again, from the model and the stored numbers alone.
 
@@ -639,7 +616,7 @@ def _verify(model: Any, data: Mapping[str, Any], inputs: Any) -> bool:
         ]
     example = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     program = capture(model, *example, dynamic_batch=False)
-    digest = program_digest(program)
+    digest = model_hash(program)
     if digest != data["model_hash"]:
         raise CertificateError(
             f"The model is not the certificate's: its hash is {digest}, not {data['model_hash']}."

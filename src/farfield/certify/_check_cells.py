@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from farfield.certify._check_values import (
     EVALUATION,
-    OVER,
     TINY,
     Activation,
     Array,

@@ -21,18 +21,18 @@ PRODUCT_SHARE = 0.2
 
 
 class OutputRangePenalty:
-    r"""weight · Σ_outputs [h(upper − b) + h(a − lower)], h(v) = v₊ + v₊²: zero once the *proved* range is inside (a, b).
+    r"""weight · Σ_outputs [h(upper − b) + h(a − lower)], h(v) = v₊ + v₊²: zero once the *proved* range lies in (a, b).
 
     ``upper`` and ``lower`` bound the model's output (in eval mode) over every input in ℝⁿ at its current weights: the
     quadratic Lagrangian dual with multipliers of its own, which follow the weights by a few steps of Adam per call,
     starting where the last call ended. Whatever the multipliers are, the bound holds; better ones make it tighter.
 
-    - *Differentiable*: in every parameter behind the last norm, in that norm's own, and, where it stands behind linear
-      layers alone, in those too. The gradient is that of the bound these multipliers prove, exactly (envelope
+    - *Differentiable*: in every parameter behind the last norm, in that norm's own, and, where it stands behind
+      linear layers alone, in those too. The gradient is that of the bound these multipliers prove, exactly (envelope
       theorem); it does not differentiate the steps of Adam.
     - *Exact*: the bound, up to rounding, for piecewise linear activations.
-    - *Approximate*: for smooth activations one-dimensional maxima are taken on a grid, and nothing is rounded outwards
-      while training. What proves the range is a certificate of the trained model.
+    - *Approximate*: for smooth activations one-dimensional maxima are taken on a grid, and nothing is rounded
+      outwards while training. What proves the range is a certificate of the trained model.
 
     The linear part of h makes the range reachable at a finite weight; the square pulls hard from far away.
 
@@ -99,7 +99,7 @@ class OutputRangePenalty:
         self._calls = 0
 
     def __call__(self) -> Tensor:
-        """The penalty at the current weights, a scalar in the dtype of the weights' gradients."""
+        """The penalty at the current weights, a float64 scalar."""
         self._calls += 1
         if (self._calls - 1) % self.every:
             return torch.zeros((), dtype=torch.float64)
@@ -237,7 +237,7 @@ class Tracked(Dual):
 
 
 def _lagrangian(dual: Dual, m: Multipliers, x: Tensor) -> Tensor:
-    """The bound at fixed multipliers and their joint maximiser: differentiating it at fixed x is the envelope theorem."""
+    """The bound at fixed multipliers and their joint maximiser; its derivative at fixed x is the bound's (envelope)."""
     return dual.joint(m, x) + dual.separable_part(m)
 
 
@@ -246,14 +246,14 @@ def _goal(problem: Problem, output: int, sign: int) -> Objective:
     return Objective(
         sign * problem.objective[output],
         tuple(None if w is None else sign * w[output] for w in problem.last),
+        (None,) * len(problem.curves),
         0.0,
     )
 
 
 def _detached_goal(goal: Objective) -> Objective:
-    return Objective(
-        goal.linear.detach(), tuple(None if w is None else w.detach() for w in goal.last), goal.offset
-    )
+    last = tuple(None if w is None else w.detach() for w in goal.last)
+    return Objective(goal.linear.detach(), last, goal.squares, goal.offset)
 
 
 def _detached(problem: Problem) -> Problem:

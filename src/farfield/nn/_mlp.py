@@ -157,8 +157,8 @@ class MLP(Chain):
     norm_affine, norm_eps, groups
         Passed to the norm: learnable affine (off, as in the theory), ε, number of groups for ``"grouped"``.
     certified_range
-        (a, b): a :class:`farfield.nn.RangeHead` behind the readout keeps every output in [a, b] for every input; it is
-        the identity on the middle 80 % of that interval. Needs a readout.
+        (a, b): a :class:`farfield.nn.RangeHead` behind the readout keeps every output in [a, b] for every input; it
+        is the identity on the middle 80 % of that interval. Needs a readout.
     generator
         Source of every draw; the global one if None. No seed is ever set.
     dtype

@@ -13,7 +13,7 @@ __all__ = ["RangeHead"]
 
 
 class RangeHead(nn.Module):
-    r"""x ↦ c + δ·tanh((x − c)/δ) with c = clip(x, low + δ, high − δ): into [low, high] for certain, C² and increasing.
+    r"""x ↦ c + δ·tanh((x − c)/δ) with c = clip(x, low + δ, high − δ): into [low, high] for certain, C², increasing.
 
     On [low + δ, high − δ] it is the identity, exactly; beyond, δ·tanh bends what is left over so that the slope goes
     from 1 to 0 without a kink. At the end of a network it proves the range of the output by construction, for every
