@@ -61,8 +61,8 @@ class Certificate:
         and joined.
     output
         Name of the output.
-    input_shape
-        Of the (first) input.
+    input_shape, input_dtype
+        Of every input, in order.
     float_limit
         Euclidean norm of the input at which the model's own floating point was seen to leave real arithmetic;
         ``None`` where it was not.
@@ -101,7 +101,8 @@ class Certificate:
     model_hash: str = ""
     domain: Mapping[str, Any] = field(default_factory=lambda: {"kind": "all"})
     output: str = "output"
-    input_shape: tuple[int, ...] = ()
+    input_shape: tuple[tuple[int, ...], ...] = ()
+    input_dtype: tuple[str, ...] = ()
     float_limit: float | None = None
     proofs: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     seconds: float = 0.0
@@ -151,7 +152,8 @@ class Certificate:
             "assumptions": list(self.assumptions),
             "model_hash": self.model_hash,
             "domain": _plain(self.domain),
-            "input_shape": list(self.input_shape),
+            "input_shape": [list(shape) for shape in self.input_shape],
+            "input_dtype": list(self.input_dtype),
             "float_limit": _plain(self.float_limit),
             "seconds": self.seconds,
             "provenance": _plain(self.provenance),
@@ -187,7 +189,8 @@ class Certificate:
                 model_hash=data["model_hash"],
                 domain=_revived(data["domain"]),
                 output=data["output"],
-                input_shape=tuple(int(size) for size in data["input_shape"]),
+                input_shape=tuple(tuple(int(size) for size in shape) for shape in data["input_shape"]),
+                input_dtype=tuple(data["input_dtype"]),
                 float_limit=_revived(data["float_limit"]),
                 proofs=tuple(_revived(data["proofs"])),
                 seconds=float(data["seconds"]),

@@ -324,7 +324,6 @@ def _certificate(
     lower = torch.tensor([-_published(bounds[i, -1].value) for i in range(count)], dtype=torch.float64)
     kinds = {b.kind for b in bounds.values()}
     shape = tuple(int(d) for d in program.node(task.output).shape)
-    first = program.inputs[0]
     return Certificate(
         lower.reshape(shape),
         upper.reshape(shape),
@@ -336,7 +335,8 @@ def _certificate(
         model_hash=model_hash(program),
         domain=dict(task.domain),
         output=task.output,
-        input_shape=tuple(int(d) for d in first.shape),
+        input_shape=tuple(tuple(int(d) for d in spec.shape) for spec in program.inputs),
+        input_dtype=tuple(str(spec.dtype).removeprefix("torch.") for spec in program.inputs),
         float_limit=float_limit(model, example, program) if task.left() > 0 or count < 64 else None,
         proofs=tuple(bounds[i, sign].proof for i in range(count) for sign in (1, -1)),
         seconds=seconds,

@@ -256,7 +256,7 @@ def _facts(data: CertificateData, rows: Sequence[_Row]) -> list[tuple[str, str]]
         ("tightness" if len(rows) == 1 else "loosest tightness", ratio_text(worst)),
     ]
     if data.get("input_shape"):
-        facts.append(("input", str(list(data["input_shape"]))))
+        facts.append(("input", ", ".join("×".join(map(str, shape)) for shape in data["input_shape"])))
     if data.get("proofs"):
         facts.append(("proofs in the file", number(len(data["proofs"]))))
     if data.get("seconds"):
