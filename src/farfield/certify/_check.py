@@ -615,7 +615,7 @@ def _verify(model: Any, data: Mapping[str, Any], inputs: Any) -> bool:
             for shape, kind in zip(data["input_shape"], data["input_dtype"], strict=True)
         ]
     example = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
-    program = capture(model, *example, dynamic_batch=False)
+    program = capture(model, example, dynamic_batch=False)
     digest = model_hash(program)
     if digest != data["model_hash"]:
         raise CertificateError(
@@ -646,7 +646,7 @@ def _verify(model: Any, data: Mapping[str, Any], inputs: Any) -> bool:
 
 def _domain(program: Program, domain: Mapping[str, Any]) -> tuple[dict[str, tuple[Array, Array]], str | None]:
     real = [spec for spec in program.inputs if spec.kind == "real"]
-    if domain["kind"] == "all":
+    if domain["kind"] in ("all", "halfspace"):  # what holds everywhere holds in a half-space
         return {}, real[0].name if len(real) == 1 else None
     if domain["kind"] != "box" or len(real) != 1:
         raise CertificateError("A certificate's domain is all inputs, or a box of the one real input.")
@@ -661,14 +661,13 @@ def _check_witnesses(
     program: Program, output: str, data: Mapping[str, Any], lower: Sequence[float], upper: Sequence[float]
 ) -> None:
     """Stored values are values of the program, and no bound is passed by one."""
-    for witness in data.get("witnesses", ()):
-        if witness.get("point") is None:
+    listed = data.get("witnesses") or {}
+    found = [(side, index, w) for side in ("lower", "upper") for index, w in enumerate(listed.get(side, ()))]
+    for side, index, witness in found:
+        if witness.get("point") is None or any(spec.kind != "real" for spec in program.inputs):
             continue
-        index, side, stored = int(witness["output"]), str(witness["side"]), float(witness["value"])
-        point = np.array(witness["point"], dtype=np.float64)
-        spec = program.inputs[0]
-        given = torch.from_numpy(point.reshape(tuple(int(d) for d in spec.shape))).to(torch.float64)
-        value = float(program.evaluate(given, keep=[output])[output].reshape(-1)[index])
+        stored = float(witness["value"])
+        value = float(program.evaluate(*_inputs(program, witness["point"]), keep=[output])[output].reshape(-1)[index])
         allowed = 1e-9 * max(1.0, abs(value))
         if not abs(value - stored) <= allowed:
             raise CertificateError(
@@ -685,6 +684,16 @@ def _check_witnesses(
                 raise CertificateError(
                     f"attained_{side} of entry {index} is {claimed:.12g}; its witness reaches {value:.12g}."
                 )
+
+
+def _inputs(program: Program, point: Sequence[float]) -> list[torch.Tensor]:
+    """One tensor per input from their entries, flattened and joined."""
+    flat, given = torch.tensor(point, dtype=torch.float64), []
+    for spec in program.inputs:
+        shape = tuple(int(d) for d in spec.shape)
+        given.append(flat[: math.prod(shape)].reshape(shape))
+        flat = flat[math.prod(shape) :]
+    return given
 
 
 def _check_proofs(
