@@ -205,7 +205,7 @@ def _plus_time(cloud: Cloud, factor: Array, time: Cloud) -> Cloud:
 
 
 def _norm(layer: Layer, z: Cloud, time: Cloud | None) -> Cloud:
-    """c/√q, q = Σc²/count + ε (ε·t² before the first norm), in each group.
+    """c/√q of a value c that is centred already, q = Σc²/count + ε (ε·t² before the first norm), in each group.
 
     With c = a + Bδ: q = q₀ + q₁δ + [0, Q], Q = Σ|BᵀB|/count. 1/√ is convex, so 1/√q is its tangent at q₀ plus [0, R],
     R its excess at an end of q's range. Whatever q is, |y_i| is at most what a norm's entries can be.
@@ -219,34 +219,32 @@ def _norm(layer: Layer, z: Cloud, time: Cloud | None) -> Cloud:
         )
     c = z.values[:, :, layer.groups]
     rho = z.rho[:, layer.groups]
-    if layer.centred:
-        lost = gamma(width + 8) * np.abs(c).sum(0).mean(-1, keepdims=True) + 4 * U * np.abs(c).sum(0)
-        c = c - c.mean(-1, keepdims=True)
-        rho = over(rho + rho.mean(-1, keepdims=True) + lost)
     a, b = c[0], c[1:]
     whole = np.abs(c).sum(0)
     products = np.einsum("icgm,jcgm->ijcg", c, c, optimize=True) / layer.count
     floor = np.zeros((cells, 1)) + eps
     drift = np.sqrt(over((rho * rho).sum(-1)) / layer.count) * (1 + 8 * U)
+    moved = over(((2 * whole + rho) * rho).sum(-1) / layer.count)
     if time is None:
         products[0, 0] += eps
     else:
         products += eps * np.einsum("ic,jc->ijc", time.values[:, :, 0], time.values[:, :, 0])[..., None]
         floor = eps * np.maximum(time.ends[0], 0.0) ** 2
+        moved = over(moved + eps * time.rho * (2 * np.abs(time.values).sum(0) + time.rho))
         drift = over(drift + math.sqrt(eps) * (1 + 4 * U) * time.rho)
     q0, q1 = products[0, 0], 2 * products[0, 1:]
-    diagonal = np.sqrt(np.maximum(np.stack([products[j, j] for j in range(1, rows)]), 0.0)).sum(0)
     quadratic = over(np.abs(products[1:, 1:]).sum((0, 1)))
-    # √q is a norm: ρ moves it by at most ``drift``, δ by at most ``diagonal``; rounding by a share of q₀'s own terms.
+    swing = np.sqrt(quadratic) * (1 + 4 * U)
+    # √q is a norm: ρ moves it by at most ``drift``, δ by at most ``swing``; rounding by a share of q₀'s own terms.
     root = np.sqrt(q0)
-    lost = gamma(width + 16) * 4 * (root + diagonal) ** 2
-    wander = over(drift * (2 * (root + diagonal) + drift) * (1 + 1e-12) + lost)
+    lost = gamma(width + 16) * 4 * (root + swing) ** 2
+    wander = over(moved + lost)
     reach = over(np.abs(q1).sum(0))
-    low = np.maximum(q0 - reach - wander, np.maximum(root - diagonal - drift, 0.0) ** 2 - lost) - 8 * U * (
+    low = np.maximum(q0 - reach - wander, np.maximum(root - swing - drift, 0.0) ** 2 - lost) - 8 * U * (
         q0 + reach
     )
     low = np.minimum(np.maximum(low, floor * (1 - 16 * U)), q0)
-    high = np.minimum(q0 + reach + quadratic + wander, (root + diagonal + drift) ** 2 + lost) * (1 + 16 * U)
+    high = np.minimum(q0 + reach + quadratic + wander, (root + swing + drift) ** 2 + lost) * (1 + 16 * U)
     sound = (low > 1e-200) & np.isfinite(high)
     q0, low = np.where(sound, q0, 1.0), np.where(sound, low, 1.0)
     high = np.where(sound, np.maximum(high, q0), 1.0)
@@ -312,6 +310,22 @@ class _Map:
         return Cloud(shifted, over(cloud.rho + lost))
 
 
+def _centred(layer: Layer) -> Form:
+    """What a layer is a function of, less its mean in each group where a norm centres."""
+    form = layer.argument
+    assert form is not None
+    if not layer.centred:
+        return form
+    count = form.value.mid.shape[0]
+    mid, rad = form.value.mid.reshape(count, -1).copy(), form.value.rad.reshape(count, -1).copy()
+    for group in layer.groups:
+        part = Rough(mid[:, group], rad[:, group])
+        loss = gamma(len(group) + 4) * np.abs(part.mid).mean(1, keepdims=True) + part.rad.mean(1, keepdims=True)
+        part = part + -Rough(part.mid.mean(1, keepdims=True), over(loss))
+        mid[:, group], rad[:, group] = part.mid, part.rad
+    return Form(Rough(mid, rad), form.degree)
+
+
 class _Checker:
     def __init__(
         self, program: Program, output: str, known: Ranges, confined: Mapping[str, tuple[Array, Array]],
@@ -326,7 +340,7 @@ class _Checker:
             sign * form.value.mid.reshape(flat)[:, index, None], form.value.rad.reshape(flat)[:, index, None]
         )
         self.output = self._map(Form(row))
-        self.maps = [None if x.argument is None else self._map(x.argument) for x in self.layers]
+        self.maps = [None if x.argument is None else self._map(_centred(x)) for x in self.layers]
         self.needed = self._needed()
         source = [i for i in self.needed if self.maps[i] is None]
         if len(source) != 1 or self.layers[source[0]].kind not in ("input", "box"):
