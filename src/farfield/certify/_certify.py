@@ -124,7 +124,7 @@ def certify(
         program, name, seconds=max(0.2, min(SEARCH_SHARE * time_budget, 20.0)),
         generator=generator or torch.Generator().manual_seed(0), domain=where, start=_leaves(example),
     )  # fmt: skip
-    bounds = task.bounds(claims[name], network, found, resume)
+    bounds = task.agreed(task.bounds(claims[name], network, found, resume))
     return _certificate(model, example, task, found, bounds, time.monotonic() - begun)
 
 
@@ -137,6 +137,7 @@ class _Task:
     ) -> None:  # fmt: skip
         self.program, self.output, self.domain, self.boxes = program, output, domain, boxes
         self.begun, self.deadline, self.progress = begun, deadline, progress
+        self.doubts: list[str] = []
         self.best_points: dict[tuple[int, int], tuple[float, dict[str, Any]]] = {}
 
     def say(self, words: str) -> None:
@@ -331,7 +332,7 @@ def _certificate(
         high.reshape(shape),
         witnesses=(lower_witness, upper_witness),
         method=cast("Method", kinds.pop() if len(kinds) == 1 else "mixed"),
-        assumptions=_assumptions(program),
+        assumptions=(*_assumptions(program), *task.doubts),
         model_hash=model_hash(program),
         domain=dict(task.domain),
         output=task.output,

@@ -29,7 +29,8 @@ PASSING = (nn.Identity, nn.Dropout, nn.AlphaDropout)
 """The identity in eval mode, which is what a bound speaks of."""
 ACCEPTED = (
     "nn.Sequential (farfield.nn.MLP is one) of any layers, then a last norm (nn.LayerNorm over the last axis, "
-    "nn.RMSNorm, farfield.nn.LayerNorm, Project or GroupedLayerNorm), then activations and nn.Linear or farfield.nn.ScaledLinear"
+    "nn.RMSNorm, farfield.nn.LayerNorm, Project or GroupedLayerNorm), then activations and nn.Linear or "
+    "farfield.nn.ScaledLinear"
 )
 
 
@@ -286,8 +287,8 @@ def parse_chain(model: nn.Module, example: Tensor) -> Chain:
     module = steps[norm].module
     if isinstance(module, nn.LayerNorm | nn.RMSNorm) and len(module.normalized_shape) != 1:
         raise UntrainableBoundError(
-            f"The norm at {steps[norm].name!r} normalises over {list(module.normalized_shape)}; only the last axis can "
-            "be bounded with gradients. Flatten before it."
+            f"The norm at {steps[norm].name!r} normalises over {list(module.normalized_shape)}; only the last axis "
+            "can be bounded with gradients. Flatten before it."
         )
     parametrised = (
         norm > 0

@@ -667,7 +667,9 @@ def _check_witnesses(
         if witness.get("point") is None or any(spec.kind != "real" for spec in program.inputs):
             continue
         stored = float(witness["value"])
-        value = float(program.evaluate(*_inputs(program, witness["point"]), keep=[output])[output].reshape(-1)[index])
+        value = float(
+            program.evaluate(*_inputs(program, witness["point"]), keep=[output])[output].reshape(-1)[index]
+        )
         allowed = 1e-9 * max(1.0, abs(value))
         if not abs(value - stored) <= allowed:
             raise CertificateError(

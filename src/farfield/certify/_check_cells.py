@@ -320,7 +320,9 @@ def _centred(layer: Layer) -> Form:
     mid, rad = form.value.mid.reshape(count, -1).copy(), form.value.rad.reshape(count, -1).copy()
     for group in layer.groups:
         part = Rough(mid[:, group], rad[:, group])
-        loss = gamma(len(group) + 4) * np.abs(part.mid).mean(1, keepdims=True) + part.rad.mean(1, keepdims=True)
+        loss = gamma(len(group) + 4) * np.abs(part.mid).mean(1, keepdims=True) + part.rad.mean(
+            1, keepdims=True
+        )
         part = part + -Rough(part.mid.mean(1, keepdims=True), over(loss))
         mid[:, group], rad[:, group] = part.mid, part.rad
     return Form(Rough(mid, rad), form.degree)

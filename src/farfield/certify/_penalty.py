@@ -21,7 +21,7 @@ PRODUCT_SHARE = 0.2
 
 
 class OutputRangePenalty:
-    r"""weight · Σ_outputs [h(upper − b) + h(a − lower)], h(v) = v₊ + v₊²: zero once the *proved* range lies in (a, b).
+    r"""weight · Σ_outputs [h(upper − b) + h(a − lower)], h(v) = v₊ + v₊²: zero once the *proved* range is in (a, b).
 
     ``upper`` and ``lower`` bound the model's output (in eval mode) over every input in ℝⁿ at its current weights: the
     quadratic Lagrangian dual with multipliers of its own, which follow the weights by a few steps of Adam per call,
@@ -237,7 +237,7 @@ class Tracked(Dual):
 
 
 def _lagrangian(dual: Dual, m: Multipliers, x: Tensor) -> Tensor:
-    """The bound at fixed multipliers and their joint maximiser; its derivative at fixed x is the bound's (envelope)."""
+    """The bound at fixed multipliers and their joint maximiser; its slope at fixed x is the bound's (envelope)."""
     return dual.joint(m, x) + dual.separable_part(m)
 
 
