@@ -67,6 +67,24 @@ def test_confidence_behind_a_sigmoid_is_bounded():
     assert float(certificate.tightness) < 1.05
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_confidence_behind_a_softmax_is_bounded_and_checked(classes):
+    net = model(2, outputs=classes, head=nn.Softmax(-1))
+    certificate = ff.certify(net, zeros(), time_budget=3)
+    assert bool((certificate.lower > 0.0).all() & (certificate.upper < 1.0).all())
+    generator = torch.Generator().manual_seed(0)
+    far = torch.randn(20_000, 2, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        values = net(far * 10 ** torch.linspace(-3, 8, 20_000, dtype=torch.float64)[:, None])
+    assert bool((certificate.lower <= values.amin(0)).all() & (values.amax(0) <= certificate.upper).all())
+    assert float(certificate.tightness.max()) < (1.02 if classes == 2 else 2.5)
+    assert ff.verify_certificate(net, certificate)
+    forged = certificate.to_dict()
+    forged["upper"] = [0.99 * float(v) for v in certificate.attained_upper.reshape(-1)]
+    with pytest.raises(ff.certify.CertificateError):
+        ff.verify_certificate(net, forged)
+
+
 def test_resuming_never_loosens():
     net = model(7)
     first = ff.certify(net, zeros(7), time_budget=1.0)

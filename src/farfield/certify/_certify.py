@@ -27,6 +27,7 @@ from farfield.certify._payload import dual_payload, restore
 from farfield.certify._problem import NoProblemError, Problem, build_problem
 from farfield.certify._proof import prove
 from farfield.certify._search import Attained, attained
+from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
 from farfield.certify.intervals import Interval, UnboundableError, propagate
 from farfield.errors import FarfieldError, InvalidValueError, PrecisionError, UnknownNameError
 from farfield.graph import Program, capture
@@ -126,6 +127,7 @@ def certify(
         generator=generator or torch.Generator().manual_seed(0), domain=where, start=_leaves(example),
     )  # fmt: skip
     bounds = task.agreed(task.bounds(claims[name], network, found, resume))
+    task.confidences(bounds)
     return _certificate(model, example, task, found, bounds, time.monotonic() - begun)
 
 
@@ -138,6 +140,7 @@ class _Task:
     ) -> None:  # fmt: skip
         self.program, self.output, self.domain, self.boxes = program, output, domain, boxes
         self.begun, self.deadline, self.progress = begun, deadline, progress
+        self.signs: tuple[int, ...] = (1, -1)
         self.doubts: list[str] = []
         self.best_points: dict[tuple[int, int], tuple[float, dict[str, Any]]] = {}
 
@@ -199,13 +202,13 @@ class _Task:
                 float(hi) if sign > 0 else -float(lo), "interval", _interval_proof(i, sign, lo, hi)
             )
             for i, (lo, hi) in enumerate(zip(claim.lo.reshape(-1), claim.hi.reshape(-1), strict=True))
-            for sign in (1, -1)
+            for sign in self.signs
         }
         if resume is not None:
             for proof in resume.proofs:
                 key = (int(proof["output"]), 1 if proof["side"] == "upper" else -1)
                 best[key] = _better(best[key], _Bound(float(proof["bound"]), str(proof["kind"]), proof))
-        if network is None:
+        if network is None or difference_program(self.program, self.output) is not None:
             return best
         dimensions = _dimensions(network)
         cells = network.compact() and dimensions is not None and dimensions <= CELL_DIMENSIONS
@@ -241,6 +244,37 @@ class _Task:
             value = max(bounds[key].value, theirs)
             bounds[key] = _Bound(value, "interval", {**bounds[key].proof, "bound": value})
         return bounds
+
+    def confidences(self, bounds: dict[tuple[int, int], _Bound]) -> None:
+        """Behind a softmax: bounds on the logits' differences, and through them on every probability."""
+        program = difference_program(self.program, self.output)
+        if program is None:
+            return
+        inner = _Task(program, DIFFERENCES, self.domain, self.boxes, self.begun, self.deadline, self.progress)
+        inner.signs = (1,)
+        try:
+            claims = inner.intervals()
+        except UnboundedError:
+            return
+        generator = torch.Generator().manual_seed(0)
+        found = attained(
+            program, DIFFERENCES, seconds=0.1 * max(1.0, self.left()), generator=generator, domain=self.domain
+        )
+        best = inner.agreed(inner.bounds(claims[DIFFERENCES], inner.network(claims), found, None))
+        values = [_published(best[row, 1].value) for row in range(len(best))]
+        classes = len(bounds) // 2
+        for index, sign in list(bounds):
+            value = sign * confidence(values, classes, index, sign > 0)
+            proof = {
+                "kind": "softmax",
+                "output": index,
+                "side": "upper" if sign > 0 else "lower",
+                "bound": value,
+                "differences": [
+                    best[row, 1].proof for row, pair in enumerate(pairs(classes)) if pair[sign < 0] == index
+                ],
+            }
+            bounds[index, sign] = _better(bounds[index, sign], _Bound(value, "softmax", proof))
 
     def _cells(
         self, network: Network, key: tuple[int, int], found: Attained, seconds: float
@@ -341,7 +375,7 @@ def _certificate(
             witnesses[i] = {**place, "value": sign * value}
     upper = torch.tensor([_published(bounds[i, 1].value) for i in range(count)], dtype=torch.float64)
     lower = torch.tensor([-_published(bounds[i, -1].value) for i in range(count)], dtype=torch.float64)
-    kinds = {b.kind for b in bounds.values()}
+    kinds = {"mixed" if b.kind == "softmax" else b.kind for b in bounds.values()}
     shape = tuple(int(d) for d in program.node(task.output).shape)
     return Certificate(
         lower.reshape(shape),

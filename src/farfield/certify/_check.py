@@ -48,6 +48,7 @@ from farfield.certify._check_values import (
     spectral_norm,
 )
 from farfield.certify._hash import model_hash
+from farfield.certify._softmax import DIFFERENCES, difference_program, pairs
 from farfield.graph import Program, capture
 
 __all__ = ["CertificateError", "verify_certificate"]
@@ -743,4 +744,28 @@ def _proved(
         bound = float(proof["bound"])
         line = bound + SPARE * max(1.0, abs(bound))
         return check_cells(program, output, known, confined, unbounded, proof, index, sign, line)
+    if proof["kind"] == "softmax":
+        return _confidence(program, output, confined, unbounded, proof, index, sign)
     raise CertificateError(f"There is no kind of proof named {proof['kind']!r}.")
+
+
+def _confidence(
+    program: Program, output: str, confined: dict[str, tuple[Array, Array]], unbounded: str | None,
+    proof: Mapping[str, Any], index: int, sign: float,
+) -> float:  # fmt: skip
+    """A probability's bound from proved bounds of logits' differences l_i − l_j ≤ D_ij."""
+    differences = difference_program(program, output)
+    if differences is None:
+        raise CertificateError("The output is no softmax over a few classes.")
+    proved = _check_proofs(differences, DIFFERENCES, {"proofs": proof["differences"]}, confined, unbounded)
+    classes = math.prod(int(d) for d in program.node(output).shape)
+    total = 1.0
+    for row, (i, j) in enumerate(pairs(classes)):
+        if (i if sign > 0 else j) != index:
+            continue
+        bound = proved.get((row, "upper"), math.inf)
+        if sign > 0:
+            total += math.exp(-bound) * (1 - 1e-14) if -700 < bound < 700 else 0.0
+        else:
+            total += math.exp(bound) * (1 + 1e-14) if bound < 700 else math.inf
+    return sign * (1.0 / total) + 1e-13
