@@ -1,8 +1,8 @@
 """Confidence: a softmax over logits l is p_i = 1/(1 + Σ_{j≠i} e^{l_j − l_i}), so bounds on differences bound it.
 
 From l_i − l_j ≤ D_ij for every input follow p_i ≤ 1/(1 + Σ_j e^{−D_ij}) and p_i ≥ 1/(1 + Σ_j e^{D_ji}); for two
-From l_i − l_j ≤ D_ij for every input follow p_i ≤ 1/(1 + Σ_j e^{−D_ij}) and p_i ≥ 1/(1 + Σ_j e^{D_ji}); for two
-as any other.
+classes nothing is lost. A program with the differences for an output is an ordinary program: bounded, proved and
+checked as any other.
 """
 
 from __future__ import annotations
