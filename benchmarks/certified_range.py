@@ -234,7 +234,8 @@ def main() -> None:
         settings: dict[str, JSON] = {
             "data": "protein", "rows": len(split.train_x), "norm": norm, "width": WIDTH, "depth": DEPTH,
             "activation": "relu", "norm_affine": True, "epochs": given.epochs, "batch": BATCH, "rate": RATE,
-            "seeds": given.seeds, "penalty": dict(PENALTY[norm]), "margin": MARGIN, "proof_steps": PROOF_STEPS, "seconds_per_side": given.seconds,
+            "seeds": given.seeds, "penalty": dict(PENALTY[norm]), "margin": MARGIN,
+            "proof_steps": PROOF_STEPS, "seconds_per_side": given.seconds,
             "stretch": STRETCH, "wanted_range": list(wanted), "threads": 1,
         }  # fmt: skip
         made = provenance(settings, seed=0)
