@@ -11,12 +11,7 @@ quadratic dual for the first two (unrounded here), by interval propagation for t
 from __future__ import annotations
 
 import argparse
-import hashlib
-import io
 import json
-import lzma
-import os
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,16 +19,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from benchmarks._protein import Split, load
 from farfield._provenance import provenance
 from farfield._typing import JSON
 from farfield.certify import OutputRangePenalty, certify
 from farfield.nn import MLP
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-FILE = Path("protein", "CASP.csv.xz")
-SHA256 = "4277cfcb4e91a181746cbc654f001b57951c9e6a80f4f795fdb5c807e0848f40"
 WIDTH, DEPTH, BATCH, RATE, TRAIN_SHARE, STRETCH = 128, 2, 256, 3e-3, 0.9, 1.5
 Way = Literal["unconstrained", "penalty", "head"]
 WAYS: tuple[Way, ...] = ("unconstrained", "penalty", "head")
@@ -46,24 +38,6 @@ MARGIN = 0.002
 TOLERANCE = 0.01
 """What R² may lose."""
 DESCRIPTION = "How far can a network be held inside a proved range, and what does it cost?"
-
-
-@dataclass(frozen=True)
-class Split:
-    """Standardised rows; ``centre`` and ``scale`` bring a target back to ångströms."""
-
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-    centre: float
-    scale: float
-
-    def wanted(self) -> tuple[float, float]:
-        """The training targets' range, widened about its centre."""
-        low, high = float(self.train_y.min()), float(self.train_y.max())
-        half = STRETCH * (high - low) / 2
-        return (low + high) / 2 - half, (low + high) / 2 + half
 
 
 @dataclass(frozen=True)
@@ -83,34 +57,11 @@ class Row:
     proof: str
 
 
-def find() -> Path:
-    """The data file, or a sentence on where to put it."""
-    places = [CHECKOUT / "data", CHECKOUT.parent / "shared" / "data"]
-    if "FARFIELD_DATA" in os.environ:
-        places.insert(0, Path(os.environ["FARFIELD_DATA"]))
-    for place in places:
-        if (place / FILE).exists():
-            return place / FILE
-    sys.exit(
-        f"This benchmark needs the UCI protein table as {FILE}. Set FARFIELD_DATA to the folder that holds it (the "
-        "CSV of 'Physicochemical Properties of Protein Tertiary Structure', archive.ics.uci.edu, compressed with xz)."
-    )
-
-
-def load(seed: int) -> Split:
-    raw = lzma.decompress(find().read_bytes())
-    if hashlib.sha256(raw).hexdigest() != SHA256:
-        sys.exit(f"{FILE} is not the original UCI table: its sha256 differs.")
-    table = torch.from_numpy(np.loadtxt(io.BytesIO(raw), delimiter=",", skiprows=1))
-    y, x = table[:, 0], table[:, 1:]
-    near = torch.nonzero(x[:, 0] < 20_000)[:, 0]
-    order = near[torch.randperm(len(near), generator=torch.Generator().manual_seed(seed))]
-    count = round(TRAIN_SHARE * len(near))
-    train, test = order[:count], order[count:]
-    x = (x - x[train].mean(0)) / x[train].std(0)
-    centre, scale = float(y[train].mean()), float(y[train].std())
-    y = ((y - centre) / scale)[:, None]
-    return Split(x[train].float(), y[train].float(), x[test].float(), y[test].float(), centre, scale)
+def wanted_range(split: Split) -> tuple[float, float]:
+    """The training targets' range, widened about its centre."""
+    low, high = float(split.train_y.min()), float(split.train_y.max())
+    half = STRETCH * (high - low) / 2
+    return (low + high) / 2 - half, (low + high) / 2 + half
 
 
 def train(
@@ -118,7 +69,7 @@ def train(
 ) -> tuple[MLP, float]:
     """(network, seconds)."""
     generator = torch.Generator().manual_seed(1000 + seed)
-    low, high = split.wanted()
+    low, high = wanted_range(split)
     net = MLP(
         9, 1, width=WIDTH, depth=DEPTH, norm="layer", placement=norm, norm_affine=True, bias_var=0.01,
         certified_range=(low, high) if way == "head" else None, generator=generator,
@@ -150,9 +101,8 @@ def train(
 
 def prove(net: MLP, way: Way, seconds: float) -> tuple[float, float, str]:
     """The certified range for every input."""
-    certificate = certify(
-        net, torch.zeros(1, 9, dtype=torch.float64), time_budget=1.0 if way == "head" else seconds
-    )
+    budget = 1.0 if way == "head" else seconds
+    certificate = certify(net, torch.zeros(1, 9, dtype=torch.float64), time_budget=budget)
     return float(certificate.lower), float(certificate.upper), certificate.method
 
 
@@ -175,7 +125,7 @@ def experiment(norm: Literal["first", "every"], way: Way, seed: int, epochs: int
         error = (net(split.test_x.double()) - split.test_y).square().mean()
     r2 = 1.0 - float(error / split.test_y.double().var(correction=0))
     low, high, proof = prove(net, way, seconds)
-    wanted = split.wanted()
+    wanted = wanted_range(split)
     ends = [split.centre + split.scale * v for v in (low, high, *attained(net, split))]
     spare = 1e-8 * (
         wanted[1] - wanted[0]
@@ -214,12 +164,13 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     split = load(0)
-    wanted = [split.centre + split.scale * v for v in split.wanted()]
+    wanted = [split.centre + split.scale * v for v in wanted_range(split)]
     for norm in given.norms:
         settings: dict[str, JSON] = {
             "data": "protein", "rows": len(split.train_x), "norm": norm, "width": WIDTH, "depth": DEPTH,
             "activation": "relu", "norm_affine": True, "epochs": given.epochs, "batch": BATCH, "rate": RATE,
-            "seeds": given.seeds, "penalty": dict(PENALTY[norm]), "margin": MARGIN, "seconds_per_side": given.seconds,
+            "seeds": given.seeds, "penalty": dict(PENALTY[norm]), "margin": MARGIN,
+            "seconds": given.seconds,
             "stretch": STRETCH, "wanted_range": list(wanted), "threads": 1,
         }  # fmt: skip
         made = provenance(settings, seed=0)

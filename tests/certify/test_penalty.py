@@ -106,13 +106,13 @@ def test_bounds_hold_everywhere(name, warm_up):
     assert not escaped(net, lower, upper)
 
 
-@pytest.mark.parametrize("name", ["first", "every", "ntk", "abs, rms"])
+@pytest.mark.parametrize("name", ["first", "every", "abs, rms"])
 def test_bounds_agree_with_the_certified_problem(name):
     """Two constructions of the same relaxation, searched alike: within a few per cent of one another."""
     net = MODELS[name]()
-    penalty = OutputRangePenalty(net, torch.zeros(1, 2, dtype=DOUBLE), (-1.0, 1.0), warm_up=500)
+    penalty = OutputRangePenalty(net, torch.zeros(1, 2, dtype=DOUBLE), (-1.0, 1.0), warm_up=250)
     lower, upper = (b.item() for b in penalty.bounds())
-    low, high = proved(net, 500)
+    low, high = proved(net, 250)
     assert abs(upper - high) < 0.05 * (high - low) and abs(lower - low) < 0.05 * (high - low)
 
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from farfield._provenance import provenance
 from farfield.certify._cells import branch
 from farfield.certify._certificate import Certificate, Method
-from farfield.certify._check_values import CertificateError, ranges
+from farfield.certify._check import CertificateError, proved_bound
 from farfield.certify._descent import optimise
 from farfield.certify._domain import domain_boxes, plain_domain
 from farfield.certify._dual import objective
@@ -229,20 +229,19 @@ class _Task:
         return best
 
     def agreed(self, bounds: dict[tuple[int, int], _Bound]) -> dict[tuple[int, int], _Bound]:
-        """Interval bounds as wide as the checker's own intervals: elsewhere a proof is stored, here both compute."""
-        keys = [key for key, bound in bounds.items() if bound.kind == "interval"]
-        if not keys:
-            return bounds
-        boxes = {name: (box.lo.numpy(), box.hi.numpy()) for name, box in self.boxes.items()}
-        try:
-            low, high = ranges(self.program, boxes).of(self.output)
-        except CertificateError as error:
-            self.doubts.append(f"Not to be re-checked independently: {error}")
-            return bounds
-        for key in keys:
-            theirs = float(high[key[0]]) if key[1] > 0 else -float(low[key[0]])
-            value = max(bounds[key].value, theirs)
-            bounds[key] = _Bound(value, "interval", {**bounds[key].proof, "bound": value})
+        """Bounds that the checker proves as well: where its arithmetic is coarser, what it proves is published.
+
+        Cells are left out: there the checker halves what it finds too large.
+        """
+        for key, bound in bounds.items():
+            if bound.kind == "cells":
+                continue
+            try:
+                value = max(bound.value, proved_bound(self.program, self.output, self.domain, bound.proof))
+            except CertificateError as error:
+                self.doubts.append(f"Not to be re-checked independently: {error}")
+                continue
+            bounds[key] = _Bound(value, bound.kind, {**bound.proof, "bound": value})
         return bounds
 
     def confidences(self, bounds: dict[tuple[int, int], _Bound]) -> None:

@@ -51,7 +51,7 @@ from farfield.certify._hash import model_hash
 from farfield.certify._softmax import DIFFERENCES, difference_program, pairs
 from farfield.graph import Program, capture
 
-__all__ = ["CertificateError", "verify_certificate"]
+__all__ = ["CertificateError", "proved_bound", "verify_certificate"]
 
 SPARE = 1e-9
 """A bound computed here may exceed the stored one by this much of max(1, |bound|)."""
@@ -729,6 +729,14 @@ def _check_proofs(
             )
         proved[index, side] = min(proved.get((index, side), math.inf), bound + spare)
     return proved
+
+
+def proved_bound(program: Program, output: str, domain: Mapping[str, Any], proof: Mapping[str, Any]) -> float:
+    """The bound of sign·f that one proof establishes by this checker's arithmetic."""
+    confined, unbounded = _domain(program, domain)
+    sign = 1.0 if proof["side"] == "upper" else -1.0
+    known = ranges(program, confined)
+    return _proved(program, output, known, confined, unbounded, proof, int(proof["output"]), sign)
 
 
 def _proved(
