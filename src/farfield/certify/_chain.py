@@ -185,7 +185,8 @@ class Chain:
         cone = torch.nn.functional.pad(source.cone, (0, size - source.cone.shape[1]))
         scale = torch.ones(cone.shape[0], dtype=torch.float64)
         return Problem(
-            size, source.balls, (), wide, objective, zero, tuple(last), (None,) * len(curves), offset, zero, cone, scale
+            size, source.balls, (), wide, objective, zero, tuple(last), (None,) * len(curves), offset, zero, cone,
+            scale,
         )  # fmt: skip
 
     # -- the last norm -----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """A second pair of eyes: certificates checked again from the model and the stored numbers alone.
 
-Nothing that found a bound is trusted. A certificate stands when the program is the one it was made for, every bound it
-publishes follows from its proofs by the arithmetic of :mod:`farfield.certify._check_values`, and no bound is passed by
-a value the program attains.
+Nothing that found a bound is trusted. A certificate stands when the program is the one it was made for, every
+bound it publishes follows from its proofs by the arithmetic of :mod:`farfield.certify._check_values`, and no bound is
+passed by a value the program attains.
 
 A **dual** proof of sign·f ≤ bound has multipliers for which, at every input,
 
@@ -31,6 +31,7 @@ import torch
 from farfield.certify._check_cells import check_cells
 from farfield.certify._check_values import (
     EVALUATION,
+    OVER,
     TINY,
     Activation,
     Array,
@@ -59,7 +60,7 @@ POINTS = 8192
 """Cells of the grid on which a smooth curve's maximum is bounded."""
 
 
-# -- one-dimensional maxima --------------------------------------------------------------------------------------------
+# -- one-dimensional maxima ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,11 @@ def box_maxima(t: Array, s: Array, lo: Array, hi: Array) -> Array:
     vertex = np.clip(np.where(t < 0, -s / (2 * np.where(t < 0, t, -1.0)), lo), lo, hi)
     best = np.maximum.reduce([(t * y + s) * y for y in (lo, hi, vertex)])
     top = np.maximum(np.abs(lo), np.abs(hi))
-    return best + over(64 * U * (np.abs(t) * top + np.abs(s)) * top)
+    made: Array = best + over(64 * U * (np.abs(t) * top + np.abs(s)) * top)
+    return made
 
 
-# -- the dual ----------------------------------------------------------------------------------------------------------
+# -- the dual ------------------------------------------------------------------------------------------------
 
 
 def _unpack(text: Any, count: int, where: str, kind: str = "<f8") -> Array:
@@ -272,7 +274,7 @@ class DualCheck:
             raise CertificateError(f"{where!r} depends on a layer this proof has no multipliers for.")
         return made
 
-    # -- ranges --------------------------------------------------------------------------------------------------------
+    # -- ranges ----------------------------------------------------------------------------------------------
 
     def bound_layers(self) -> None:
         """Where every layer's entries lie, how long it is, and where every curve's argument lies."""
@@ -280,8 +282,8 @@ class DualCheck:
             name = layer.node.name
             if layer.kind == "norm":
                 width = layer.groups.shape[1]
-                top = layer.radius * (math.sqrt(1 - 1 / width) * (1 + 4 * U) if layer.centred else 1.0)
-                self.reach[name] = (np.full(layer.size, -top), np.full(layer.size, top))
+                most = layer.radius * (math.sqrt(1 - 1 / width) * (1 + 4 * U) if layer.centred else 1.0)
+                self.reach[name] = (np.full(layer.size, -most), np.full(layer.size, most))
                 self.length[name] = layer.radius * math.sqrt(layer.groups.shape[0]) * (1 + 4 * U)
                 continue
             if layer.kind == "box":
@@ -294,7 +296,7 @@ class DualCheck:
                 raise CertificateError(f"No finite range of {name!r} could be proved.")
             self.reach[name] = (lo, hi)
             top = np.maximum(np.abs(lo), np.abs(hi))
-            self.length[name] = math.sqrt(float(over(over(top * top).sum()))) * (1 + 4 * U)
+            self.length[name] = math.sqrt(float((top * top).sum()) * OVER + TINY) * (1 + 4 * U)
             if layer.kind == "curve":
                 self.length[name] = min(self.length[name], self._lipschitz(layer))
 
@@ -358,7 +360,7 @@ class DualCheck:
         return np.minimum(lo, hi), np.maximum(lo, hi)
 
     def _support(self, layer: Layer, part: Rough) -> Array:
-        """Largest row·y over a norm's image: Σ_groups ρ‖row‖, the row centred; or over the ellipsoid that makes it."""
+        """Largest row·y over a norm's image, Σ_groups ρ‖row centred‖, or over the ellipsoid that makes it."""
         total = np.zeros(len(part.mid))
         for group in layer.groups:
             piece = part[:, group]
@@ -376,7 +378,7 @@ class DualCheck:
         white = _whitened(source.gram)
         return total if white is None else np.minimum(total, _lengths((part @ source.inner) @ white))
 
-    # -- the proof -----------------------------------------------------------------------------------------------------
+    # -- the proof -------------------------------------------------------------------------------------------
 
     def check(self, output: int, sign: float) -> float:
         """The bound of sign·output that the multipliers prove, with the stored γ and no more than its allowance."""
@@ -401,7 +403,8 @@ class DualCheck:
         corner.mid[0, 0] = gamma_
         if not positive_semidefinite(matrix + corner):
             raise CertificateError(
-                f"The joint part isn't proved to be at most {gamma_:.12g}: the bordered matrix is not positive semidefinite."
+                f"The joint part isn't proved to be at most {gamma_:.12g}: its bordered matrix is not positive "
+                "semidefinite."
             )
         return gamma_ + total
 
@@ -549,7 +552,7 @@ def _lengths(rows: Rough) -> Array:
 
 
 def _whitened(gram: Rough) -> Rough | None:
-    """W with {u : uᵀGu ≤ 1} inside W·(unit ball): W = G^{-1/2}/√(1 − δ), ‖I − WᵀGW‖ ≤ δ; ``None`` near singularity."""
+    """W with {u : uᵀGu ≤ 1} inside W·(unit ball): W ≈ G^{-1/2}/√(1 − δ), ‖I − WᵀGW‖ ≤ δ; ``None`` if singular."""
     scale = np.exp2(-np.round(0.5 * np.log2(np.maximum(np.diagonal(gram.mid), TINY))))
     try:
         factor = np.linalg.cholesky(scale[:, None] * gram.mid * scale)
@@ -564,7 +567,7 @@ def _whitened(gram: Rough) -> Rough | None:
     return Rough(grown, 8 * U * np.abs(grown))
 
 
-# -- certificates ------------------------------------------------------------------------------------------------------
+# -- certificates --------------------------------------------------------------------------------------------
 
 
 def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool:
@@ -587,16 +590,17 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
     Raises
     ------
     CertificateError
-        Where a check fails. The bound of a proof recomputed here may exceed the stored one by 1e-9·max(1, |bound|), and
-        what the certificate publishes must leave room for that.
+        Where a check fails. The bound of a proof recomputed here may exceed the stored one by 1e-9·max(1, |bound|),
+        and what the certificate publishes must leave room for that.
     """
     data = _read(certificate)
-    try:
-        return _verify(model, data, inputs)
-    except (KeyError, TypeError, IndexError, ValueError, OverflowError) as error:
-        raise CertificateError(
-            f"The certificate is not written as one: {type(error).__name__}: {error}."
-        ) from error
+    if inputs is None:
+        inputs = [
+            torch.zeros(shape, dtype=getattr(torch, str(kind).removeprefix("torch.")))
+            for shape, kind in zip(data["input_shape"], data["input_dtype"], strict=True)
+        ]
+    example = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
+    return check_program(capture(model, example, dynamic_batch=False), data)
 
 
 def _read(certificate: Any) -> Mapping[str, Any]:
@@ -609,14 +613,18 @@ def _read(certificate: Any) -> Mapping[str, Any]:
     return certificate
 
 
-def _verify(model: Any, data: Mapping[str, Any], inputs: Any) -> bool:
-    if inputs is None:
-        inputs = [
-            torch.zeros(shape, dtype=getattr(torch, str(kind).removeprefix("torch.")))
-            for shape, kind in zip(data["input_shape"], data["input_dtype"], strict=True)
-        ]
-    example = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
-    program = capture(model, example, dynamic_batch=False)
+def check_program(program: Program, certificate: Any) -> bool:
+    """The same for a program that is captured already."""
+    data = _read(certificate)
+    try:
+        return _check(program, data)
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError) as error:
+        raise CertificateError(
+            f"The certificate is not written as one: {type(error).__name__}: {error}."
+        ) from error
+
+
+def _check(program: Program, data: Mapping[str, Any]) -> bool:
     digest = model_hash(program)
     if digest != data["model_hash"]:
         raise CertificateError(
@@ -678,7 +686,8 @@ def _check_witnesses(
             )
         if not lower[index] <= value <= upper[index]:
             raise CertificateError(
-                f"Entry {index} attains {value:.12g}, outside the published [{lower[index]:.12g}, {upper[index]:.12g}]."
+                f"Entry {index} attains {value:.12g}, outside the published "
+                f"[{lower[index]:.12g}, {upper[index]:.12g}]."
             )
         attained = data.get(f"attained_{side}")
         if attained is not None:
@@ -724,7 +733,8 @@ def _check_proofs(
         spare = SPARE * max(1.0, abs(bound))
         if not found <= bound + spare:
             raise CertificateError(
-                f"Proof {number} ({proof['kind']}, {side} bound of entry {index}) states {bound:.12g} and proves {found:.12g}: "
+                f"Proof {number} ({proof['kind']}, {side} bound of entry {index}) states {bound:.12g} "
+                f"and proves {found:.12g}: "
                 f"{found - bound:.3g} more."
             )
         proved[index, side] = min(proved.get((index, side), math.inf), bound + spare)

@@ -1,9 +1,9 @@
 """Trees of cells checked again: the cells cover every input, and on each of them the bound holds.
 
-Every input x is a ray through u = (x, 1) = M p, M upper triangular with a positive diagonal, so max|p_i| = 1 on some
-face of a cube and p_last > 0. A cell is a box on a face. Over a cell every value is a + Bδ ± ρ, |δ_j| ≤ 1: affine maps
-are exact but for rounding, an activation is a line near it, a norm is expanded to first order. Before the first norm
-values are multiplied by t: an activation is t·σ(z/t) there.
+Every input x is a ray through u = (x, 1) = M p, M upper triangular with a positive diagonal, so max|p_i| = 1 on
+some face of a cube and p_last > 0. A cell is a box on a face. Over a cell every value is a + Bδ ± ρ, |δ_j| ≤ 1:
+affine maps are exact but for rounding, an activation is a line near it, a norm is expanded to first order. Before the
+first norm values are multiplied by t: an activation is t·σ(z/t) there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Cloud:
         return Cloud(values, over(np.abs(slope) * self.rho + error + 8 * U * size))
 
 
-# -- trees -------------------------------------------------------------------------------------------------------------
+# -- trees ---------------------------------------------------------------------------------------------------
 
 
 def read_tree(tree: str, axes: int) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
@@ -97,22 +97,22 @@ def read_tree(tree: str, axes: int) -> tuple[Array, Array, npt.NDArray[np.bool_]
                 f"A tree of cells with {axes} axes halves axis {letter!r}, or halves it too often."
             )
         half = (*half[:axis], half[axis] / 2, *half[axis + 1 :])
-        for place in (centre[axis] + half[axis], centre[axis] - half[axis]):
-            stack.append(((*centre[:axis], place, *centre[axis + 1 :]), half))
+        places = (centre[axis] + half[axis], centre[axis] - half[axis])
+        stack.extend(((*centre[:axis], place, *centre[axis + 1 :]), half) for place in places)
     if stack:
         raise CertificateError("A tree of cells ends before all of its cells are closed.")
     shape = (len(centres), axes)
     return np.array(centres).reshape(shape), np.array(halves).reshape(shape), np.array(inside)
 
 
-# -- one cell's bound --------------------------------------------------------------------------------------------------
+# -- one cell's bound ----------------------------------------------------------------------------------------
 
 
 def _line(sigma: Activation, low: Array, high: Array) -> tuple[Array, Array, Array]:
     """(slope, shift, error): σ(x) = slope·x + shift ± error on [low, high].
 
     σ is within second·L²/8 of its interpolant at the ends and the kinks; away from kinks it is within
-    sup|σ‴|·(L/2)³/(9√3) of the parabola through its ends and its middle. Either is compared with the chord at its knots.
+    sup|σ‴|·(L/2)³/(9√3) of the parabola through its ends and its middle. Either is compared with the chord.
     """
     middle, length = 0.5 * (low + high), (high - low) * (1 + 8 * U)
     first, last = sigma.function(low), sigma.function(high)
@@ -211,7 +211,7 @@ def _norm(layer: Layer, z: Cloud, time: Cloud | None) -> Cloud:
     R its excess at an end of q's range. Whatever q is, |y_i| is at most what a norm's entries can be.
     """
     rows, cells = z.values.shape[:2]
-    groups, width = layer.groups.shape
+    width = layer.groups.shape[1]
     eps = layer.eps
     if eps is None:
         raise CertificateError(

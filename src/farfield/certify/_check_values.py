@@ -2,8 +2,8 @@
 
 Nothing here is shared with the code that finds bounds. Three ideas carry everything:
 
-- a ``Rough`` array is (mid, rad): the true number lies within rad of mid. Sums and products add what float64 may lose,
-  by the standard bound |fl(Σ a·b) − Σ a·b| ≤ γ_k Σ|a||b|, γ_k = k·u/(1 − k·u), in any order of summation;
+- a ``Rough`` array is (mid, rad): the true number lies within rad of mid. Sums and products add what float64 may
+  lose, by the standard bound |fl(Σ a·b) − Σ a·b| ≤ γ_k Σ|a||b|, γ_k = k·u/(1 − k·u), in any order of summation;
 - an activation is a row of a table: its slope, its curvature between kinks, its range, its lines at ±∞;
 - between activations and norms a program is affine, so every value is a Rough array with one leading axis: row 0 is
   the constant part, row i the coefficient of variable i.
@@ -61,7 +61,7 @@ def over(value: Array) -> Array:
     return value * OVER + TINY
 
 
-# -- midpoint and radius -----------------------------------------------------------------------------------------------
+# -- midpoint and radius -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Rough:
         return over(np.abs(self.mid) + self.rad)
 
     @property
-    def T(self) -> Rough:
+    def T(self) -> Rough:  # noqa: N802
         """Transposed."""
         return Rough(self.mid.T, self.rad.T)
 
@@ -150,10 +150,10 @@ def spectral_norm(matrix: Rough) -> float:
         top = guess * (1 + spare) + TINY
         if positive_semidefinite(Rough.exact(top * np.eye(len(gram.mid))) + -gram):
             return math.sqrt(top) * (1 + 4 * U)
-    return float(np.sqrt(over((small.top * small.top).sum())))
+    return math.sqrt(float((small.top * small.top).sum()) * OVER + TINY) * (1 + 4 * U)
 
 
-# -- activations -------------------------------------------------------------------------------------------------------
+# -- activations ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -409,15 +409,21 @@ _TABLE: Mapping[str, Activation] = {
     ),
     "gelu": _bump(_torch(_nn.gelu), 1.12891, 0.798, 0.78, 0.16998, -0.7518, 0.16998, _gaussian_tail),
     "silu": _bump(_torch(_nn.silu), 1.09985, 0.5001, 0.3083, 0.278465, -1.2785, 0.278465, _logistic_tail),
-    "mish": _bump(_torch(_nn.mish), 1.0886, 0.6443, 0.5886, 0.308844, -1.1924, 0.1404, lambda s: 2 * _logistic_tail(s)),
+    "mish": _bump(
+        _torch(_nn.mish), 1.0886, 0.6443, 0.5886, 0.308844, -1.1924, 0.1404, lambda s: 2 * _logistic_tail(s)
+    ),
     "tanh": _squash(np.tanh, 1.0, 0.76981, 2.0, -1.0, 1.0, lambda s: 2.0 * np.exp(-2.0 * s) * (1 + 1e-12)),
     "sigmoid": _squash(_torch(torch.sigmoid), 0.25, 0.09623, 0.125, 0.0, 1.0, lambda s: np.exp(-s) * (1 + 1e-12)),
     "erf": _squash(_torch(torch.erf), 1.12838, 0.96789, 2.25676, -1.0, 1.0, lambda s: np.exp(-s * s) * (1 + 1e-12)),
     "erfc": _squash(
         _torch(torch.erfc), 1.12838, 0.96789, 2.25676, 0.0, 2.0, lambda s: np.exp(-s * s) * (1 + 1e-12), falling=True
     ),
-    "atan": _squash(np.arctan, 1.0, 0.64952, 2.0, -1.5707963267949, 1.5707963267949, lambda s: 1 / np.maximum(s, 0.5)),
-    "softsign": _squash(lambda z: z / (1 + np.abs(z)), 1.0, 2.0, 6.0, -1.0, 1.0, lambda s: 1 / (1 + s), rough=(0.0,)),
+    "atan": _squash(
+        np.arctan, 1.0, 0.64952, 2.0, -1.5707963267949, 1.5707963267949, lambda s: 1 / np.maximum(s, 0.5)
+    ),
+    "softsign": _squash(
+        lambda z: z / (1 + np.abs(z)), 1.0, 2.0, 6.0, -1.0, 1.0, lambda s: 1 / (1 + s), rough=(0.0,)
+    ),
     "logsigmoid": Activation(
         lambda z: -np.logaddexp(0.0, -z), 1.0, 0.25, 0.09623, high=0.0, tails=((1.0, 0.0), (0.0, 0.0)),
         rest=(-0.6931472, 0.0), away=lambda s: np.exp(-s) * (1 + 1e-12), below=((0.0, 0.0), (1.0, 0.0)),
@@ -437,7 +443,7 @@ _TABLE: Mapping[str, Activation] = {
 }  # fmt: skip
 
 
-# -- a program as affine layers ----------------------------------------------------------------------------------------
+# -- a program as affine layers ------------------------------------------------------------------------------
 
 _MOVING = """identity reshape permute expand repeat squeeze unsqueeze flip roll slice select diagonal cat stack split
     chunk unbind copy dropout pixel_shuffle pixel_unshuffle unfold tril triu getitem cast"""
@@ -463,7 +469,7 @@ class Form:
     @property
     def moving(self) -> bool:
         """Some variable enters."""
-        return self.value.mid.shape[0] > 1
+        return bool(self.value.mid.shape[0] > 1)
 
     def padded(self, rows: int) -> Rough:
         """With as many variables as asked for."""
@@ -481,7 +487,7 @@ class Form:
 class Layer:
     """Variables that are no affine function of earlier ones.
 
-    ``kind`` is ``"input"`` (of ℝⁿ), ``"box"``, ``"curve"`` or ``"norm"``; ``columns`` are its rows in every later form.
+    ``kind`` is ``"input"`` (of ℝⁿ), ``"box"``, ``"curve"`` or ``"norm"``; ``columns`` are its rows in later forms.
     A norm is y = c/√(Σc²/count + ε) within each of its groups, c = z or z − mean (``centred``); ‖y‖ ≤ radius.
     """
 
@@ -498,7 +504,7 @@ class Layer:
     @property
     def size(self) -> int:
         """How many variables."""
-        return self.columns.stop - self.columns.start
+        return int(self.columns.stop - self.columns.start)
 
     @property
     def radius(self) -> float:
@@ -531,8 +537,8 @@ def layers(
     form = reader.forms[output]
     if not isinstance(form, Form):
         raise CertificateError(
-            f"{output!r} is no affine function of the layers this proof names: {reader.lost or 'an operation'} between "
-            "them can't be re-checked independently."
+            f"{output!r} is no affine function of the layers this proof names: {reader.lost or 'an operation'} "
+            "between them can't be re-checked independently."
         )
     return reader.made, form
 
@@ -611,7 +617,7 @@ class _Reader:
             return tuple(Form(m, degree) for m in made)
         return None if made is None else Form(made, degree)
 
-    # -- operations that are affine ------------------------------------------------------------------------------------
+    # -- operations that are affine --------------------------------------------------------------------------
 
     def _moved(self, node: Node, operands: list[Form | None]) -> Any:
         if node.op == "cast" and (node.dtype is None or not node.dtype.is_floating_point):
@@ -785,7 +791,7 @@ def _over_rows(node: Node, arrays: Sequence[Array | None], along: set[int] | Non
             full[i] = tensor
         return compute_node(node, full, {}, torch.float64)
 
-    made = torch.vmap(step)(*[tensors[i] for i in moving])
+    made: Any = torch.vmap(step)(*[t for i, t in enumerate(tensors) if i in moving and t is not None])
     return tuple(m.numpy() for m in made) if isinstance(made, tuple) else made.numpy()
 
 
@@ -826,7 +832,7 @@ def _inverse_root(value: Rough) -> Rough:
     return Rough(mid, over(mid * (8 * U + value.rad / least)))
 
 
-# -- plain intervals ---------------------------------------------------------------------------------------------------
+# -- plain intervals -----------------------------------------------------------------------------------------
 
 Span: TypeAlias = tuple[Array, Array]
 
@@ -850,7 +856,8 @@ class Ranges:
         found = self.get(name)
         if found is None:
             raise CertificateError(
-                f"The range of {name!r} can't be re-checked independently: {self.reasons.get(name, 'there is no rule for it')}."
+                f"The range of {name!r} can't be re-checked independently: "
+                f"{self.reasons.get(name, 'there is no rule for it')}."
             )
         return found[0].reshape(-1), found[1].reshape(-1)
 
@@ -955,7 +962,7 @@ def _range_rule(node: Node, given: list[Any], known: Ranges) -> Any:
     if op == "softmax":
         return _range_softmax(given[0], int(a["dim"]))
     if op == "attention":
-        if a["enable_gqa"] or given[3] is not None:
+        if a["enable_gqa"] or a["dropout_p"] or given[3] is not None:
             return None
         low, high = given[2]
         return _averaged_rows(low, high, _sizes(node))
@@ -1086,14 +1093,15 @@ def _range_softmax(span: Span, axis: int) -> Span:
 
     def share(own: Array, others: Array) -> Array:
         rest = np.stack([np.delete(others, i, -1).sum(-1) for i in range(others.shape[-1])], -1)
-        return own / (own + rest + TINY)
+        made: Array = own / (own + rest + TINY)
+        return made
 
     lo, hi = share(bottom, top) * (1 - slack) - TINY, share(top, bottom) * (1 + slack) + TINY
     return np.moveaxis(np.maximum(lo, 0.0), -1, axis), np.moveaxis(np.minimum(hi, 1.0), -1, axis)
 
 
 def _range_norm(node: Node, given: list[Any]) -> Span | None:
-    """The image of a norm: |y_i| ≤ √(n − 1) where it centres, √n where not, 1 for ℓ₂; closer where the box is small."""
+    """A norm's image: |y_i| ≤ √(n − 1) where it centres, √n where not, 1 for ℓ₂; closer where the box is small."""
     shape, a = _sizes(node), node.attributes
     if any(g is not None and not np.array_equal(*g) for g in given[1:]):
         return None
@@ -1132,7 +1140,7 @@ def _range_norm(node: Node, given: list[Any]) -> Span | None:
 
 
 def _closer_norm(low: Array, high: Array, centred: bool, count: float, eps: float, mode: str) -> Span:
-    """t/√((t² + Q)/count + ε) rises with t and shrinks as Q, the others' squares, grows: ends of t, least or most Q."""
+    """t/√((t² + Q)/count + ε) rises with t and shrinks as Q, the others' squares, grows: its ends."""
     width = low.shape[1]
     if centred:
         size = gamma(2 * width + 16) * np.maximum(np.abs(low), np.abs(high)).max(1, keepdims=True) * 4
@@ -1148,9 +1156,12 @@ def _closer_norm(low: Array, high: Array, centred: bool, count: float, eps: floa
     def quotient(t: Array, others: Array) -> Array:
         square = (t * t + others) / count
         under = {
-            "inside": np.sqrt(square + eps), "outside": np.sqrt(square) + eps, "clamp": np.maximum(np.sqrt(square), eps)
-        }[mode]  # fmt: skip
-        return t / under
+            "inside": np.sqrt(square + eps),
+            "outside": np.sqrt(square) + eps,
+            "clamp": np.maximum(np.sqrt(square), eps),
+        }[mode]
+        made: Array = t / under
+        return made
 
     up = quotient(high, np.where(high >= 0, rest[0], rest[1]))
     down = quotient(low, np.where(low <= 0, rest[0], rest[1]))
