@@ -39,6 +39,8 @@ ALLOWANCE = 2e-9
 """Published bounds are wider than proved ones by this much of themselves: a checker rounds differently."""
 CELL_DIMENSIONS = 5
 """Branch and bound over cells is tried up to this many inputs."""
+RECHECKED_CELLS = 20_000
+"""Proofs of up to this many cells are checked again before they are published."""
 SEARCH_SHARE = 0.15
 Progress = Callable[[float, str], None]
 
@@ -231,10 +233,10 @@ class _Task:
     def agreed(self, bounds: dict[tuple[int, int], _Bound]) -> dict[tuple[int, int], _Bound]:
         """Bounds that the checker proves as well: where its arithmetic is coarser, what it proves is published.
 
-        Cells are left out: there the checker halves what it finds too large.
+        Long lists of cells are left out: there the checker halves what it finds too large.
         """
         for key, bound in bounds.items():
-            if bound.kind == "cells":
+            if bound.kind == "cells" and int(bound.proof["cells"]) > RECHECKED_CELLS:
                 continue
             try:
                 value = max(bound.value, proved_bound(self.program, self.output, self.domain, bound.proof))
