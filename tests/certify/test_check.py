@@ -441,14 +441,55 @@ def test_a_grouped_norm_is_not_shorter_than_it_is() -> None:
     assert float(model(x)) <= proof.bound
 
 
+def test_a_cast_to_integers_is_no_affine_map() -> None:
+    """y − trunc(y) was once taken for 0."""
+
+    class Fraction(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.nn.functional.layer_norm(x, (3,))
+            return 0.01 * torch.tanh(y) + y - y.to(torch.int64).to(torch.float64)
+
+    model = Fraction()
+    program, network = _parts(model, 3, None)
+    assert not network.compact()
+    lo, hi = ranges(program, {}).get(program.outputs[0]) or (-math.inf, math.inf)
+    values = model(samples(3, 2000, torch.Generator().manual_seed(0))).numpy()
+    assert (lo <= values).all() and (values <= hi).all()
+    problem = build_problem(network)
+    goal = objective(problem, 0, 1)
+    proof = prove(problem, goal, optimise(problem, goal, seconds=0.2)[0], 0)
+    assert float(values[:, 0].max()) <= proof.bound
+
+
 ROWS = [
-    ("relu", {}), ("leaky_relu", {"negative_slope": 0.2}), ("leaky_relu", {"negative_slope": -0.3}), ("abs", {}),
-    ("hardtanh", {}), ("softshrink", {}), ("hardsigmoid", {}), ("hardswish", {}), ("gelu", {}),
-    ("gelu", {"approximate": "tanh"}), ("silu", {}), ("mish", {}), ("tanh", {}), ("sigmoid", {}), ("erf", {}),
-    ("erfc", {}), ("atan", {}), ("softsign", {}), ("logsigmoid", {}), ("tanhshrink", {}),
-    ("softplus", {"beta": 2.0}), ("elu", {"alpha": 0.7}), ("elu", {"alpha": 2.0}), ("selu", {}), ("celu", {"alpha": 1.3}),
-    ("sin", {}), ("cos", {}),
-]  # fmt: skip
+    ("relu", {}),
+    ("leaky_relu", {"negative_slope": 0.2}),
+    ("leaky_relu", {"negative_slope": -0.3}),
+    ("abs", {}),
+    ("hardtanh", {}),
+    ("softshrink", {}),
+    ("hardsigmoid", {}),
+    ("hardswish", {}),
+    ("gelu", {}),
+    ("gelu", {"approximate": "tanh"}),
+    ("silu", {}),
+    ("mish", {}),
+    ("tanh", {}),
+    ("sigmoid", {}),
+    ("erf", {}),
+    ("erfc", {}),
+    ("atan", {}),
+    ("softsign", {}),
+    ("logsigmoid", {}),
+    ("tanhshrink", {}),
+    ("softplus", {"beta": 2.0}),
+    ("elu", {"alpha": 0.7}),
+    ("elu", {"alpha": 2.0}),
+    ("selu", {}),
+    ("celu", {"alpha": 1.3}),
+    ("sin", {}),
+    ("cos", {}),
+]
 
 
 @pytest.mark.parametrize(("op", "attributes"), ROWS)
