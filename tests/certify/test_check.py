@@ -196,16 +196,20 @@ def _arrays(
 
 def _refused(program: Program, certificate: Certificate) -> bool:
     try:
-        check_program(program, certificate)
+        return not check_program(program, certificate)
     except CertificateError as error:
-        assert "TypeCheckError" not in str(error)  # a refusal, not a fault of the checker's own
-        return True
-    return False
+        reason = str(error)
+    assert "TypeCheckError" not in reason  # a refusal, not a fault of the checker's own
+    return True
 
 
 def _tighter(certificate: Certificate, proof: Certificate, share: float) -> None:
-    """A stronger claim from the same proof, published too."""
-    proof["bound"] -= share * max(1.0, abs(proof["bound"]))
+    """A stronger claim from the same proof, published too.
+
+    Cells are halved where they don't suffice, so a little less may well be proved: what is attained is passed.
+    """
+    proof["bound"] = proof.get("attained", proof["bound"]) - share * max(1.0, abs(proof["bound"]))
+    certificate["witnesses"] = []
     published = proof["bound"] + 2e-9 * max(1.0, abs(proof["bound"]))
     if proof["side"] == "upper":
         certificate["upper"][proof["output"]] = published
@@ -439,13 +443,55 @@ def test_a_grouped_norm_is_not_shorter_than_it_is() -> None:
     assert float(model(x)) <= proof.bound
 
 
+def test_a_cast_to_integers_is_no_affine_map() -> None:
+    """y − trunc(y) was once taken for 0."""
+
+    class Fraction(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.nn.functional.layer_norm(x, (3,))
+            return 0.01 * torch.tanh(y) + y - y.to(torch.int64).to(torch.float64)
+
+    model = Fraction()
+    program, network = _parts(model, 3, None)
+    assert not network.compact()
+    lo, hi = ranges(program, {}).get(program.outputs[0]) or (-math.inf, math.inf)
+    values = model(samples(3, 2000, torch.Generator().manual_seed(0))).numpy()
+    assert (lo <= values).all() and (values <= hi).all()
+    problem = build_problem(network)
+    goal = objective(problem, 0, 1)
+    proof = prove(problem, goal, optimise(problem, goal, seconds=0.2)[0], 0)
+    assert float(values[:, 0].max()) <= proof.bound
+
+
 ROWS = [
-    ("relu", {}), ("leaky_relu", {"negative_slope": 0.2}), ("leaky_relu", {"negative_slope": -0.3}), ("abs", {}),
-    ("hardtanh", {}), ("softshrink", {}), ("hardsigmoid", {}), ("hardswish", {}), ("gelu", {}),
-    ("gelu", {"approximate": "tanh"}), ("silu", {}), ("mish", {}), ("tanh", {}), ("sigmoid", {}), ("erf", {}),
-    ("erfc", {}), ("atan", {}), ("softsign", {}), ("logsigmoid", {}), ("tanhshrink", {}), ("softplus", {"beta": 2.0}),
-    ("elu", {"alpha": 0.7}), ("elu", {"alpha": 2.0}), ("selu", {}), ("celu", {"alpha": 1.3}), ("sin", {}), ("cos", {}),
-]  # fmt: skip
+    ("relu", {}),
+    ("leaky_relu", {"negative_slope": 0.2}),
+    ("leaky_relu", {"negative_slope": -0.3}),
+    ("abs", {}),
+    ("hardtanh", {}),
+    ("softshrink", {}),
+    ("hardsigmoid", {}),
+    ("hardswish", {}),
+    ("gelu", {}),
+    ("gelu", {"approximate": "tanh"}),
+    ("silu", {}),
+    ("mish", {}),
+    ("tanh", {}),
+    ("sigmoid", {}),
+    ("erf", {}),
+    ("erfc", {}),
+    ("atan", {}),
+    ("softsign", {}),
+    ("logsigmoid", {}),
+    ("tanhshrink", {}),
+    ("softplus", {"beta": 2.0}),
+    ("elu", {"alpha": 0.7}),
+    ("elu", {"alpha": 2.0}),
+    ("selu", {}),
+    ("celu", {"alpha": 1.3}),
+    ("sin", {}),
+    ("cos", {}),
+]
 
 
 @pytest.mark.parametrize(("op", "attributes"), ROWS)

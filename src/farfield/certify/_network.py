@@ -198,6 +198,8 @@ class _Builder:
             if isinstance(value, Tensor) and not value.is_complex():
                 return constant_form(value, rounding=64.0)
             return None
+        if node.op == "cast" and (node.dtype is None or not node.dtype.is_floating_point):
+            return None  # rounds to integers
         if node.op in SELECTING or node.op in SUMMING:
             return self._linear(node, operands)
         if node.op in WEIGHTED:
