@@ -145,7 +145,7 @@ def affine_step(
             block not in f.matrices or (_units(f.matrices[block]) and not bool(f.magnitudes[block].any()))
             for f in moved
         )
-        terms = 0.0 if exact and (len(moved) == 1 or node.op in SELECTING) else rounding
+        terms = 0.0 if exact and _exact(node) and (len(moved) == 1 or node.op in SELECTING) else rounding
 
         def column(f: Form, b: int = block, w: int = width) -> Tensor:
             return f.matrices[b].T if b in f.matrices else f.offset.new_zeros(w, f.size)
@@ -204,6 +204,13 @@ def _run(
         return compute_node(node, tensors, {}, torch.float64)
 
     return step(*picked) if lead is None else torch.vmap(step)(*picked)
+
+
+def _exact(node: Node) -> bool:
+    """Whether a single unit coefficient comes out of the operation as a float of the model: nothing is rounded."""
+    if node.op == "addmm":
+        return bool(node.attributes.get("alpha", 1) == 1)
+    return node.op not in ("div", "mean", "avg_pool", "adaptive_avg_pool")
 
 
 def _units(matrix: Tensor) -> bool:

@@ -315,8 +315,13 @@ class _Builder:
         shape, axes = tuple(int(d) for d in node.shape), (1,)
         form: Form = operands[0]
         made = scaled(form, _spread(factor, shape, axes), _spread(shift, shape, axes))
-        spread = _spread(size, shape, axes)
-        return made if spread is None else replace(made, offset_magnitude=made.offset_magnitude + 8 * spread)
+        spread, steep = _spread(size, shape, axes), _spread(factor.abs(), shape, axes)
+        assert spread is not None
+        assert steep is not None
+        # The factor itself is rounded: weight / √(variance + ε).
+        grown = {b: m + 8 * steep[:, None] * form.matrices[b].abs() for b, m in made.magnitudes.items()}
+        offset_magnitude = made.offset_magnitude + 8 * spread + 8 * steep * form.offset.abs()
+        return replace(made, magnitudes=grown, offset_magnitude=offset_magnitude)
 
     # -- affine operations -------------------------------------------------------------------------------------
 
