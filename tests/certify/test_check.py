@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from certify.cell_oracle import DOUBLE, random_net, samples
 from farfield.certify._cells import branch
 from farfield.certify._check import CertificateError, check_program, verify_certificate
+from farfield.certify._check_activations import activation
 from farfield.certify._check_cells import _Checker, read_tree
-from farfield.certify._check_values import Rough, activation, positive_semidefinite, ranges, spectral_norm
+from farfield.certify._check_intervals import ranges
+from farfield.certify._check_values import Rough, positive_semidefinite, spectral_norm
 from farfield.certify._descent import optimise
 from farfield.certify._dual import objective
 from farfield.certify._hash import model_hash

@@ -136,14 +136,16 @@ def test_gradient_against_differences(name, monkeypatch):
     for k, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):
         direction = torch.randn(parameter.shape, generator=generator(k), dtype=DOUBLE)
         values = []
-        for step in (1e-6, -1e-6):
+        for step in (1e-6, 0.0, -1e-6):
             with torch.no_grad():
                 parameter += step * direction
                 values.append(penalty().item())
                 parameter -= step * direction
-        expected = (values[0] - values[1]) / 2e-6
+        # A maximum of several pieces has two slopes where they meet; between them, and nowhere else, ours may lie.
+        sides = sorted([(values[0] - values[1]) / 1e-6, (values[1] - values[2]) / 1e-6])
         mine = 0.0 if slope is None else float((slope * direction).sum())
-        assert mine == pytest.approx(expected, rel=2e-5, abs=2e-5 * max(1.0, abs(values[0]))), k
+        slack = 5e-5 * max(1.0, abs(values[0]), *map(abs, sides))
+        assert sides[0] - slack <= mine <= sides[1] + slack, k
 
 
 def test_parameters_before_a_later_norm_have_no_say():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from certify.networks import attack, network
+from farfield.certify import _certify as certify_module
 from farfield.certify import _problem as problem_module
 from farfield.certify import _proof as proof_module
 from farfield.certify import certify
@@ -69,6 +72,7 @@ def test_a_smaller_ball_is_caught(monkeypatch):
         original(self, index, block)
         self.balls = [problem_module.replace_radius(b, 0.97) for b in self.balls]
 
+    monkeypatch.setattr(certify_module, "proved_bound", lambda *a: -math.inf)
     monkeypatch.setattr(problem_module, "replace_radius", _smaller, raising=False)
     monkeypatch.setattr(problem_module._Assembly, "_image", shrunk)
     with pytest.raises((AssertionError, ValueError)):
@@ -95,6 +99,7 @@ def relu_tail():
 @pytest.mark.parametrize("wrong", ["no separable part", "no joint part", "wrong sign of the range"])
 def test_unsound_duals_are_caught(monkeypatch, wrong):
     assert not caught(relu_tail(), 6)
+    monkeypatch.setattr(certify_module, "proved_bound", lambda *a: -math.inf)  # or the checker would mend it
     if wrong == "no separable part":
         monkeypatch.setattr(proof_module, "_separable", lambda *a: 0.0)
     elif wrong == "no joint part":
@@ -109,6 +114,11 @@ def test_unsound_duals_are_caught(monkeypatch, wrong):
         monkeypatch.setattr(proof_module, "_curve_maxima", halved)
     with pytest.raises((AssertionError, ValueError)):
         assert not caught(relu_tail(), 6)
+
+
+def test_the_checker_mends_an_unsound_dual(monkeypatch):
+    monkeypatch.setattr(proof_module, "_separable", lambda *a: 0.0)
+    assert not caught(relu_tail(), 6)
 
 
 def test_gamma_is_an_error_bound_and_its_negative_is_not():

@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from farfield.certify._check_activations import Activation
+from farfield.certify._check_intervals import Ranges
+from farfield.certify._check_layers import Form, Layer, layers
 from farfield.certify._check_values import (
     EVALUATION,
     TINY,
-    Activation,
     Array,
     CertificateError,
-    Form,
-    Layer,
-    Ranges,
     Rough,
     U,
     gamma,
-    layers,
     over,
 )
 from farfield.graph import Program
