@@ -18,8 +18,6 @@ ROUNDS = ((0.08, 0.2, False), (0.16, 0.15, False), (0.25, 0.1, False), (0.55, 0.
 """(share of the time at its end, learning rate, with pairwise products) of each round."""
 BENDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights tried for the first guess."""
-PATIENCE = 25
-"""Steps without progress, at a clearly worse point, before the search goes back to its best one."""
 PRODUCT_STEP = 0.1
 """Products move this much slower than squares."""
 
@@ -119,12 +117,11 @@ def _round(
     dual.weigh(start)
     raw = {k: _raw(k, v, units[k]).requires_grad_(k != "n" or products) for k, v in start.items()}
     optimiser = torch.optim.Adam([v for v in raw.values() if v.requires_grad], lr=rate)
-    anchor, astray, pace = {k: v.detach().clone() for k, v in raw.items()}, 0, 1.0
     begin = time.monotonic()
     while (now := time.monotonic()) < until:
         share = (now - begin) / max(until - begin, 1e-9)
         for group in optimiser.param_groups:
-            group["lr"] = pace * rate * (0.5 * (1 + math.cos(math.pi * share)) + 0.01)
+            group["lr"] = rate * (0.5 * (1 + math.cos(math.pi * share)) + 0.01)
         optimiser.zero_grad()
         current = {k: torch.exp(v) if _positive(k) else v * units[k] for k, v in raw.items()}
         current["n"] = (current["n"] + current["n"].T) / 2
@@ -134,19 +131,8 @@ def _round(
             break
         found = float(total.detach())
         if found < best:
-            best, astray = found, 0
+            best = found
             kept = {k: v.detach().clone() for k, v in moved.items()}
-            anchor = {k: v.detach().clone() for k, v in raw.items()}
-        else:
-            astray += 1
-        if astray > PATIENCE and found > best + 0.05 * abs(best):
-            # Near its minimum the dual is not smooth (the lowest eigenvalue is multiple): back, with smaller steps.
-            with torch.no_grad():
-                for name, value in anchor.items():
-                    raw[name].copy_(value)
-            optimiser.state.clear()
-            dual.ray, astray, pace = None, 0, 0.6 * pace
-            continue
         total.backward()
         optimiser.step()
         if products:
