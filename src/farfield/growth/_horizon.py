@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from farfield.errors import InvalidValueError
 from farfield.graph import InputSpec, Program, SymbolicSize, capture
@@ -120,21 +120,6 @@ def horizon(
     return read(jet, notes)
 
 
-def distinct(inputs: Any) -> Any:
-    """The same example inputs, no tensor in two places: a capture would take two inputs for one."""
-    seen: set[int] = set()
-
-    def own(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        if id(leaf) in seen:
-            return leaf.clone()
-        seen.add(id(leaf))
-        return leaf
-
-    return tree_map(own, inputs)
-
-
 def leaves(inputs: Any) -> list[Any]:
     """Tensors of nested example inputs, in the order the program takes them."""
     return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
@@ -150,7 +135,7 @@ def _captured(model: Any, given: Sequence[Tensor | None], example_inputs: Any) -
         if any(u is None for u in given):
             raise InvalidValueError("An input without a direction needs example_inputs to be held at.")
         example_inputs = tuple(u.detach().to(dtype) for u in given if u is not None)
-    return capture(model, () if example_inputs is None else distinct(example_inputs))
+    return capture(model, () if example_inputs is None else example_inputs)
 
 
 def follow(

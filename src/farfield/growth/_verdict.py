@@ -19,7 +19,7 @@ from farfield.growth._analysis import Analysis, analyse_growth
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._extent import Reason
 from farfield.growth._growth import Growth
-from farfield.growth._horizon import distinct, leaves
+from farfield.growth._horizon import leaves
 from farfield.growth._paths import Cut, EscapePath, bounding_cut, escape_paths, insertion_cut
 from farfield.growth._witness import Witness, find_witness
 
@@ -180,7 +180,7 @@ def analyse(
     >>> analyse(model, (torch.zeros(2, 4),)).status
     <Status.BOUNDED: 'bounded'>
     """
-    program = model if isinstance(model, Program) else capture(model, distinct(example_inputs))
+    program = model if isinstance(model, Program) else capture(model, example_inputs)
     starts = _starts(program, example_inputs)
     rng = torch.Generator().manual_seed(0) if generator is None else generator
     analysis = analyse_growth(program)
