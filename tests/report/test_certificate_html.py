@@ -1,7 +1,6 @@
 """A certificate as a page, as a section of an audit's page, and on a terminal."""
 
 import copy
-import html.parser
 import io
 import itertools
 import math
@@ -12,41 +11,7 @@ from rich.console import Console
 
 from farfield.report import print_certificate, render_certificate, render_html
 from farfield.report._words import attained_text, interval_text, ratio_text
-
-VOID = {"meta", "link", "br", "hr", "img", "input"}
-
-
-class Page(html.parser.HTMLParser):
-    """Checks nesting; collects ids, attributes, tags and visible text."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.open, self.tags, self.ids, self.attributes, self.text = [], [], [], [], []
-        self.feed(text)
-        self.close()
-        assert not self.open, f"left open: {self.open}"
-
-    def handle_starttag(self, tag, attrs):
-        self.handle_startendtag(tag, attrs)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, key, value) for key, value in attrs]
-        self.ids += [value for key, value in attrs if key == "id"]
-
-    def handle_endtag(self, tag):
-        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_data(self, data):
-        if not self.open or self.open[-1] not in ("script", "style"):
-            self.text.append(data)
-
-    @property
-    def words(self):
-        return re.sub(r"\s+", " ", " ".join(self.text))
+from report.pages import Page
 
 
 def data(count=3, **changes):
