@@ -72,7 +72,7 @@ def test_a_smaller_ball_is_caught(monkeypatch):
         original(self, index, block)
         self.balls = [problem_module.replace_radius(b, 0.97) for b in self.balls]
 
-    monkeypatch.setattr(certify_module, "proved_bound", lambda *a: -math.inf)
+    monkeypatch.setattr(certify_module, "proof_reader", lambda *a: lambda proof: -math.inf)
     monkeypatch.setattr(problem_module, "replace_radius", _smaller, raising=False)
     monkeypatch.setattr(problem_module._Assembly, "_image", shrunk)
     with pytest.raises((AssertionError, ValueError)):
@@ -99,7 +99,9 @@ def relu_tail():
 @pytest.mark.parametrize("wrong", ["no separable part", "no joint part", "wrong sign of the range"])
 def test_unsound_duals_are_caught(monkeypatch, wrong):
     assert not caught(relu_tail(), 6)
-    monkeypatch.setattr(certify_module, "proved_bound", lambda *a: -math.inf)  # or the checker would mend it
+    monkeypatch.setattr(
+        certify_module, "proof_reader", lambda *a: lambda proof: -math.inf
+    )  # or the checker would mend it
     if wrong == "no separable part":
         monkeypatch.setattr(proof_module, "_separable", lambda *a: 0.0)
     elif wrong == "no joint part":

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from farfield._provenance import provenance
 from farfield.certify._cells import branch
 from farfield.certify._certificate import Certificate, Method
-from farfield.certify._check import CertificateError, proved_bound
+from farfield.certify._check import CertificateError, proof_reader
 from farfield.certify._descent import optimise
 from farfield.certify._domain import domain_boxes, plain_domain
 from farfield.certify._dual import objective
@@ -235,11 +235,12 @@ class _Task:
 
         Long lists of cells are left out: there the checker halves what it finds too large.
         """
+        read = proof_reader(self.program, self.output, self.domain)
         for key, bound in bounds.items():
             if bound.kind == "cells" and int(bound.proof["cells"]) > RECHECKED_CELLS:
                 continue
             try:
-                value = max(bound.value, proved_bound(self.program, self.output, self.domain, bound.proof))
+                value = max(bound.value, read(bound.proof))
             except CertificateError as error:
                 self.doubts.append(f"Not to be re-checked independently: {error}")
                 continue

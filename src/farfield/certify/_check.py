@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from farfield.certify._hash import model_hash
 from farfield.certify._softmax import DIFFERENCES, difference_program, pairs
 from farfield.graph import Program, capture
 
-__all__ = ["CertificateError", "check_program", "proved_bound", "verify_certificate"]
+__all__ = ["CertificateError", "check_program", "proof_reader", "verify_certificate"]
 
 
 def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool:
@@ -209,12 +209,18 @@ def _check_proofs(
     return proved
 
 
-def proved_bound(program: Program, output: str, domain: Mapping[str, Any], proof: Mapping[str, Any]) -> float:
-    """The bound of sign·f that one proof establishes by this checker's arithmetic."""
+def proof_reader(
+    program: Program, output: str, domain: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any]], float]:
+    """Proof ↦ the bound of sign·f that it establishes by this checker's arithmetic; ranges are computed once."""
     confined, unbounded = _domain(program, domain)
-    sign = 1.0 if proof["side"] == "upper" else -1.0
     known = ranges(program, confined)
-    return _proved(program, output, known, confined, unbounded, proof, int(proof["output"]), sign)
+
+    def read(proof: Mapping[str, Any]) -> float:
+        sign = 1.0 if proof["side"] == "upper" else -1.0
+        return _proved(program, output, known, confined, unbounded, proof, int(proof["output"]), sign)
+
+    return read
 
 
 def _proved(

@@ -182,7 +182,6 @@ def _units(dual: Dual, m: Multipliers) -> Multipliers:
 
 def _scale(goal: Objective) -> float:
     parts = [w.abs().mean() for w in goal.last if w is not None and w.numel()]
-    parts += [w.abs().mean() for w in goal.squares if w is not None and w.numel()]
     if goal.linear.numel():
         parts.append(goal.linear.abs().max())
     return max(float(torch.stack(parts).max()), 1e-100)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from farfield.certify._problem import Curve, Problem
 
-__all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable", "square_objective"]
+__all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable"]
 
 PRODUCT_LIMIT = 2200
 """More non-negative forms than this are not multiplied pairwise."""
@@ -39,19 +39,16 @@ Multipliers = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """What is bounded from above: coefficients over the variables, over the last curves and over their squares."""
+    """What is bounded from above: coefficients over the variables and over the last curves."""
 
     linear: Tensor
     last: tuple[Tensor | None, ...]
-    squares: tuple[Tensor | None, ...]
     offset: float
 
     def divided(self, scale: float) -> Objective:
         """The same in other units."""
-        last, squares = (
-            tuple(None if w is None else w / scale for w in part) for part in (self.last, self.squares)
-        )
-        return Objective(self.linear / scale, last, squares, self.offset / scale)
+        last = tuple(None if w is None else w / scale for w in self.last)
+        return Objective(self.linear / scale, last, self.offset / scale)
 
 
 def objective(problem: Problem, output: int, sign: float) -> Objective:
@@ -59,17 +56,8 @@ def objective(problem: Problem, output: int, sign: float) -> Objective:
     return Objective(
         sign * problem.objective[output],
         tuple(None if w is None else sign * w[output] for w in problem.last),
-        (None,) * len(problem.curves),
         sign * float(problem.offset[output]),
     )
-
-
-def square_objective(problem: Problem) -> Objective:
-    """Σ y² of the problem's last curve, in its units."""
-    squares: list[Tensor | None] = [None] * len(problem.curves)
-    squares[-1] = torch.ones_like(problem.curves[-1].offset)
-    zero = torch.zeros(problem.size, dtype=torch.float64)
-    return Objective(zero, (None,) * len(problem.curves), tuple(squares), 0.0)
 
 
 def product_forms(problem: Problem) -> list[tuple[int, float, float, Tensor]]:
@@ -347,8 +335,8 @@ def curve_multipliers(
     if curve.columns is not None:
         return m[f"s{index}"], m[f"t{index}"], m[f"e{index}"]
     zero = torch.zeros_like(curve.offset)
-    last, square = goal.last[index], goal.squares[index]
-    return (zero if last is None else last), (zero if square is None else square), zero
+    last = goal.last[index]
+    return (zero if last is None else last), zero, zero
 
 
 def separable(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: Tensor) -> Tensor:

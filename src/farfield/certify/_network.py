@@ -87,10 +87,10 @@ class Network:
     output: Form
     shape: tuple[int, ...]
 
-    def needed(self, target: int | None = None) -> tuple[int, ...]:
-        """Blocks the output (or one block) depends on, looking through curves but not through norms."""
+    def needed(self) -> tuple[int, ...]:
+        """Blocks the output depends on, looking through curves but not through norms."""
         found: set[int] = set()
-        stack = list(self.output.matrices) if target is None else [target]
+        stack = list(self.output.matrices)
         while stack:
             index = stack.pop()
             if index in found:

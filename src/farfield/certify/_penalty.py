@@ -246,14 +246,13 @@ def _goal(problem: Problem, output: int, sign: int) -> Objective:
     return Objective(
         sign * problem.objective[output],
         tuple(None if w is None else sign * w[output] for w in problem.last),
-        (None,) * len(problem.curves),
         0.0,
     )
 
 
 def _detached_goal(goal: Objective) -> Objective:
     last = tuple(None if w is None else w.detach() for w in goal.last)
-    return Objective(goal.linear.detach(), last, goal.squares, goal.offset)
+    return Objective(goal.linear.detach(), last, goal.offset)
 
 
 def _detached(problem: Problem) -> Problem:

@@ -98,13 +98,7 @@ class Problem:
     """(rows,): the units of those rows."""
 
 
-def build_problem(
-    network: Network,
-    sizes: Mapping[int, Tensor] | None = None,
-    norms: Mapping[int, tuple[Tensor, float]] | None = None,
-    target: int | None = None,
-    limit: int = 3000,
-) -> Problem:
+def build_problem(network: Network, sizes: Mapping[int, Tensor] | None = None, limit: int = 3000) -> Problem:
     """The maximisation problem of a network's output.
 
     Parameters
@@ -113,30 +107,19 @@ def build_problem(
         From :func:`farfield.certify._network.build_network`.
     sizes
         Curve → typical |z| of each entry, from a few evaluations: units only, no claim rests on them.
-    norms
-        Curve → (unit, R) with ‖y/unit‖₂ ≤ R proved.
-    target
-        A curve to stop at: the problem's last curve, for a bound on its norm. The output by default.
 
     Raises
     ------
     NoProblemError
         If the output depends on something that is neither bounded nor described, or on more than ``limit`` variables.
     """
-    return _Assembly(network, sizes or {}, norms or {}, target, limit).build()
+    return _Assembly(network, sizes or {}, limit).build()
 
 
 class _Assembly:
-    def __init__(
-        self,
-        network: Network,
-        sizes: Mapping[int, Tensor],
-        proved: Mapping[int, tuple[Tensor, float]],
-        target: int | None,
-        limit: int,
-    ) -> None:
-        self.network, self.sizes, self.proved, self.target, self.limit = network, sizes, proved, target, limit
-        self.needed = network.needed(None if target is None else target)
+    def __init__(self, network: Network, sizes: Mapping[int, Tensor], limit: int) -> None:
+        self.network, self.sizes, self.limit = network, sizes, limit
+        self.needed = network.needed()
         feeding = {
             b
             for i in self.needed
@@ -169,7 +152,7 @@ class _Assembly:
             else:
                 raise NoProblemError("the output depends on the input itself, without a bound on the way")
         curves = tuple(self._widened(c) for c in self.curves)
-        output = self.network.output if self.target is None else _nothing(self.network.output)
+        output = self.network.output
         objective, magnitude = self._row(output, skip={c.block for c in curves if c.columns is None})
         last, last_magnitude = [], []
         for curve in curves:
@@ -336,14 +319,9 @@ class _Assembly:
         self.ranges[index] = (low / unit, high / unit)
         size = torch.maximum(low.abs(), high.abs()) / unit
         self.norms[index] = min(
-            self._proved(index, unit),
             float(torch.linalg.vector_norm(size)) * (1 + 1e-12),
             self._lipschitz(form, block, unit, function),
         )
-
-    def _proved(self, index: int, unit: Tensor) -> float:
-        known = self.proved.get(index)
-        return known[1] if known is not None and bool((known[0] == unit).all()) else math.inf
 
     def _lipschitz(self, form: Form, block: Block, unit: Tensor, function: Scalar) -> float:
         """‖y/unit‖ ≤ ‖σ(b)/unit‖ + L Σ ‖F/unit‖₂ ‖x‖, |σ(z) − σ(b)| ≤ L|z − b|."""
@@ -423,12 +401,6 @@ class _Assembly:
             matrix[:, self.columns[b]] += piece
             magnitude[:, self.columns[b]] += size
         return matrix, magnitude
-
-
-def _nothing(output: Form) -> Form:
-    """No output: for problems that bound a curve."""
-    zero = torch.zeros(1, dtype=torch.float64)
-    return Form({}, {}, zero, zero)
 
 
 def _form(block: Block) -> Form:
