@@ -1,0 +1,296 @@
+"""What each layer does to a kernel state at infinite width."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from farfield.errors import InvalidValueError
+from farfield.gaussian import Activation, AngularDual, activation, angular_dual, moments
+from farfield.kernels._state import KernelState, add_independent, half_chord_angle, require_gaussian
+
+__all__ = ["Activate", "Dense", "Identity", "Layer", "LayerNorm", "RMSNorm", "Residual"]
+
+Variance: TypeAlias = float | Tensor
+
+
+def _check_variance(name: str, value: Variance, least: float) -> None:
+    number = float(value.detach()) if isinstance(value, Tensor) else float(value)
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise InvalidValueError(f"{name} is one number, got a tensor of shape {tuple(value.shape)}.")
+    if not (math.isfinite(number) and number >= least and (number > 0 or name != "weight_var")):
+        raise InvalidValueError(
+            f"A {name} is finite and {'> 0' if name == 'weight_var' else '>= 0'}, got {number!r}."
+        )
+
+
+class Layer:
+    """A map of kernel states; final subclasses are frozen values."""
+
+    def __call__(self, state: KernelState) -> KernelState:
+        """The state above this layer."""
+        raise NotImplementedError
+
+    @property
+    def cuts(self) -> bool:
+        """Whether every input leaves with the same mean square: from there on one angle says everything."""
+        return False
+
+
+@dataclass(frozen=True)
+class Dense(Layer):
+    r"""z = √(σ_w²/fan_in) W ξ + σ_b b, entries of W and b standard normal: the NTK parametrisation.
+
+    .. math:: K^+ = \sigma_w^2 K + \sigma_b^2, \qquad \Theta^+ = K^+ + \sigma_w^2\,\Theta
+
+    where K and Θ are those of the features ξ below. Units are independent Gaussians of mean 0 above.
+
+    Parameters
+    ----------
+    weight_var, bias_var
+        σ_w² > 0 and σ_b² ≥ 0; numbers, or 0-dimensional tensors to differentiate by.
+
+    References
+    ----------
+    [P1] App. A.
+    """
+
+    weight_var: Variance = 1.0
+    bias_var: Variance = 0.0
+
+    def __post_init__(self) -> None:
+        _check_variance("weight_var", self.weight_var, 0.0)
+        _check_variance("bias_var", self.bias_var, 0.0)
+
+    def __call__(self, state: KernelState) -> KernelState:
+        """The state above this layer."""
+        w, b = self.weight_var, self.bias_var
+        a1, a2 = w * state.q1, w * state.q2
+        bias = torch.as_tensor(b, dtype=a1.dtype, device=a1.device)
+        # Infinitely far away the bias of the first input is nothing beside its features.
+        bias1 = torch.zeros_like(bias) if state.far else bias
+        theta, q1, q2 = add_independent(state.theta, a1, a2, 0.0, bias1, bias)
+        if state.common:
+            q2 = q1
+        ntk = None
+        if state.ntk is not None:
+            ntk = torch.sqrt(q1 * q2) * torch.cos(theta) + w * state.ntk
+        span = None
+        if state.span is not None:
+            scale, shift = (float(v.detach()) if isinstance(v, Tensor) else float(v) for v in (w, b))
+            span = (scale * state.span[0] + shift, scale * state.span[1] + shift)
+        return KernelState(theta, q1, q2, ntk, gaussian=True, far=state.far, span=span)
+
+
+
+
+@functools.lru_cache(maxsize=1024)
+def _second_moment(sigma: Activation) -> float:
+    return moments(sigma).second
+
+
+@dataclass(frozen=True)
+class Activate(Layer):
+    r"""ξ = √c φ(z) with c = 1/E φ(u)², u ~ N(0, 1), or ξ = φ(z) with ``normalized=False``.
+
+    .. math:: K^+ = c\,\mathbb E\,\varphi(z)\varphi(z'), \qquad
+              \Theta^+ = c\,\mathbb E\,\varphi'(z)\varphi'(z')\;\Theta
+
+    Exact to rounding for positively homogeneous φ of degree 1; for any other activation from tables with a relative
+    error below 1e-13, built on first use.
+
+    Parameters
+    ----------
+    sigma
+        Name, Activation, callable or elementwise module.
+    normalized
+        Whether √c is there ([P1] has it).
+
+    References
+    ----------
+    [P1] App. A; arc-cosine kernels for x₊ⁿ.
+    """
+
+    sigma: Activation
+    normalized: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", activation(self.sigma))
+
+    @property
+    def factor(self) -> float:
+        """The constant c."""
+        return 1.0 / _second_moment(self.sigma) if self.normalized else 1.0
+
+    def dual(self, state: KernelState) -> AngularDual:
+        """The activation's expectations over the range of variances found in the state."""
+        if self.sigma.homogeneity is not None:
+            return angular_dual(self.sigma)
+        if state.common:
+            q = state.q1
+            return angular_dual(self.sigma, variances=q if q.requires_grad else float(q))
+        low, high = state.variances()
+        return angular_dual(self.sigma, variances=_rounded_range(low, high))
+
+    def __call__(self, state: KernelState) -> KernelState:
+        """The state above this layer."""
+        require_gaussian(state, f"The activation {self.sigma.name}")
+        if state.far and self.sigma.homogeneity != 1:
+            raise InvalidValueError(
+                f"The slope at infinity is known for activations with φ(ax) = aφ(x), a > 0; {self.sigma.name} is not one."
+            )
+        if self.sigma.jumps and state.ntk is not None:
+            raise InvalidValueError(
+                f"{self.sigma.name} jumps, so its tangent kernel is infinite on the diagonal. Only the nngp exists."
+            )
+        dual, c = self.dual(state), self.factor
+        theta = half_chord_angle(
+            dual.deficit(state.theta, state.q1, state.q2), dual.surplus(state.theta, state.q1, state.q2)
+        )
+        q1 = c * dual.second(state.q1)
+        q2 = q1 if state.common else c * dual.second(state.q2)
+        mean1 = math.sqrt(c) * dual.mean(state.q1)
+        mean2 = mean1 if state.common else math.sqrt(c) * dual.mean(state.q2)
+        ntk = None
+        if state.ntk is not None:
+            ntk = c * dual.slope(state.theta, state.q1, state.q2) * state.ntk
+        span = None
+        if state.span is not None and not state.common:
+            span = _image_span(dual, c, state.span, state.q1)
+        return KernelState(theta, q1, q2, ntk, mean1, mean2, far=state.far, span=span)
+
+
+def _rounded_range(low: float, high: float) -> tuple[float, float]:
+    """Outward to a power of 2, so that data sets of like spread share a table."""
+    return 2.0 ** math.floor(math.log2(low)), 2.0 ** math.ceil(math.log2(high))
+
+
+def _image_span(dual: AngularDual, c: float, span: tuple[float, float], like: Tensor) -> tuple[float, float]:
+    """Range of c·E φ² over a range of variances, sampled, with a margin."""
+    grid = torch.logspace(
+        math.log10(span[0]), math.log10(span[1]), 129, dtype=torch.float64, device=like.device
+    )
+    with torch.no_grad():
+        values = c * dual.second(grid)
+    return float(values.min()) * 0.99, float(values.max()) * 1.01
+
+
+def _divide(state: KernelState, v1: Tensor, v2: Tensor, theta: Tensor, gaussian: bool) -> KernelState:
+    one = torch.ones((), dtype=state.theta.dtype, device=state.theta.device)
+    ntk = None if state.ntk is None else state.ntk / (torch.sqrt(v1) * torch.sqrt(v2))
+    return KernelState(theta, one, one, ntk, gaussian=gaussian, far=False, span=(1.0, 1.0))
+
+
+@dataclass(frozen=True)
+class LayerNorm(Layer):
+    r"""LayerNorm over units, ε = 0, no affine: centre, then divide by the standard deviation.
+
+    After a Dense layer (pre-activation, [P1]) the mean over units is 0 and K → K/√(q q′), Θ → Θ/√(q q′). After an
+    activation (post-activation, [P2]'s order), with m = E ξ and v = q − m²,
+
+    .. math:: K^+ = \frac{K - m m'}{\sqrt{v v'}}, \qquad \Theta^+ = \frac{\Theta}{\sqrt{v v'}}
+
+    Either way every input has mean square 1 above it, and the rest of the network is a function of one angle.
+    """
+
+    def __call__(self, state: KernelState) -> KernelState:
+        """The state above this layer."""
+        if state.gaussian:
+            return _divide(state, state.q1, state.q2, state.theta, True)
+        m1, m2 = (torch.as_tensor(m, dtype=state.theta.dtype) for m in (state.mean1, state.mean2))
+        v1, v2 = state.q1 - m1 * m1, state.q2 - m2 * m2
+        if bool((v1.detach() <= 1e-14 * state.q1.detach()).any()):
+            raise InvalidValueError(
+                "LayerNorm divides by the spread of the features over units, and there is none: the activation below is "
+                "constant at this variance."
+            )
+        # R − K = ½-chords below; with w = √(v₁v₂) and R = √(q₁q₂): w + m₁m₂ − R = −(√v₁m₂ − √v₂m₁)²/(R + w + m₁m₂).
+        big = torch.sqrt(state.q1) * torch.sqrt(state.q2)
+        small = torch.sqrt(v1) * torch.sqrt(v2)
+        lost = (torch.sqrt(v1) * m2 - torch.sqrt(v2) * m1) ** 2 / (big + small + m1 * m2)
+        deficit = 2.0 * big * torch.sin(state.theta / 2) ** 2 - lost
+        theta = half_chord_angle(deficit, 2.0 * small - deficit)
+        return _divide(state, v1, v2, theta, False)
+
+    @property
+    def cuts(self) -> bool:
+        """Every input leaves with mean square 1."""
+        return True
+
+
+@dataclass(frozen=True)
+class RMSNorm(Layer):
+    """Division by the root mean square over units, ε = 0, no affine: K → K/√(q q′), Θ → Θ/√(q q′).
+
+    After a Dense layer the same as :class:`LayerNorm`; after an activation the mean stays.
+    """
+
+    def __call__(self, state: KernelState) -> KernelState:
+        """The state above this layer."""
+        out = _divide(state, state.q1, state.q2, state.theta, state.gaussian)
+        return out.replace(
+            mean1=state.mean1 / torch.sqrt(state.q1), mean2=state.mean2 / torch.sqrt(state.q2)
+        )
+
+    @property
+    def cuts(self) -> bool:
+        """Every input leaves with mean square 1."""
+        return True
+
+
+@dataclass(frozen=True)
+class Identity(Layer):
+    """Nothing: a flatten, or dropout at evaluation."""
+
+    def __call__(self, state: KernelState) -> KernelState:
+        """The state itself."""
+        return state
+
+
+@dataclass(frozen=True)
+class Residual(Layer):
+    r"""ξ + branch(ξ): K⁺ = K + K_branch, Θ⁺ = Θ + Θ_branch.
+
+    The cross terms vanish because the branch ends in a Dense layer of its own, whose weights have mean 0: anything else
+    is refused.
+
+    Parameters
+    ----------
+    branch
+        Layers of the branch, a Dense layer among them with nothing but norms above it.
+    """
+
+    branch: tuple[Layer, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "branch", tuple(self.branch))
+        above = [k for k, layer in enumerate(self.branch) if isinstance(layer, Dense)]
+        tail = self.branch[above[-1] + 1 :] if above else ()
+        if not above or any(not isinstance(layer, LayerNorm | RMSNorm | Identity) for layer in tail):
+            raise InvalidValueError(
+                "A residual branch ends in a Dense layer (norms may follow): without its mean-zero weights the branch is "
+                f"correlated with what it is added to. Got {', '.join(map(repr, self.branch)) or 'an empty branch'}."
+            )
+
+    def __call__(self, state: KernelState) -> KernelState:
+        """The state above this layer."""
+        if state.far:
+            raise InvalidValueError("The slope at infinity is not implemented for residual networks.")
+        side = state
+        for layer in self.branch:
+            side = layer(side)
+        theta, q1, q2 = add_independent(state.theta, state.q1, state.q2, side.theta, side.q1, side.q2)
+        if state.common and side.common:
+            q2 = q1
+        ntk = None if state.ntk is None or side.ntk is None else state.ntk + side.ntk
+        span = None
+        if state.span is not None and side.span is not None:
+            span = (state.span[0] + side.span[0], state.span[1] + side.span[1])
+        return KernelState(
+            theta, q1, q2, ntk, state.mean1, state.mean2, state.gaussian and side.gaussian, span=span
+        )

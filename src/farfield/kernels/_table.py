@@ -1,0 +1,215 @@
+r"""One-scalar compression: everything above the first norm, as a short polynomial in one angle.
+
+Above a norm every input has the same mean square, so K and Θ of the output depend on the angle θ alone (and affinely
+on the tangent kernel that enters). Each layer is analytic in θ on [0, π]. The polynomial's variable is
+
+.. math:: x(\theta) = \frac{2(1+a)\,v}{v + a} - 1 \in [-1, 1], \qquad v = \tan\frac\theta4
+          = \frac{\sin\frac\theta2}{1+\cos\frac\theta2},
+
+two square roots and a division instead of an arccosine. Small a gathers the nodes at θ = 0, where a deep kernel has its
+peak: it halves the degree at depth 50, and it keeps the coefficients in powers of x as small as the function itself, so
+that Horner's rule is as good as Clenshaw's.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farfield.errors import PrecisionError
+
+__all__ = ["Interpolant", "fit", "position"]
+
+_STRENGTHS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 4.0)
+_DEGREES = (8, 10, 12, 14, 16, 19, 22, 25, 28, 32, 36, 42, 48, 56, 64, 80, 96, 128, 192, 256)
+
+
+def _angle_of(x: Tensor, strength: float) -> Tensor:
+    y = 0.5 * (x + 1.0) / (1.0 + strength)
+    return 4.0 * torch.atan(strength * y / (1.0 - y))
+
+
+def position(theta: Tensor, strength: float) -> Tensor:
+    """x(θ) ∈ [−1, 1], differentiable."""
+    v = torch.tan(theta / 4.0)
+    return 2.0 * (1.0 + strength) * v / (v + strength) - 1.0
+
+
+@functools.lru_cache(maxsize=64)
+def _nodes(degree: int) -> tuple[Tensor, Tensor]:
+    """Chebyshev points and the matrix from values there to coefficients in powers of x."""
+    j = np.arange(degree + 1)
+    x = np.cos(np.pi * (j + 0.5) / (degree + 1))
+    transform = np.cos(np.pi * j[:, None] * (j + 0.5) / (degree + 1)) * (2.0 / (degree + 1))
+    transform[0] /= 2.0
+    return torch.from_numpy(x), torch.from_numpy(transform)
+
+
+@functools.lru_cache(maxsize=64)
+def _to_powers(degree: int) -> Tensor:
+    """The matrix from Chebyshev coefficients to coefficients in powers of x."""
+    matrix = np.zeros((degree + 1, degree + 1))
+    for k in range(degree + 1):
+        unit = np.zeros(k + 1)
+        unit[k] = 1.0
+        matrix[: k + 1, k] = np.polynomial.chebyshev.cheb2poly(unit)
+    return torch.from_numpy(matrix)
+
+
+@dataclass(frozen=True)
+class Interpolant:
+    """Several functions of one angle as polynomials in x(θ).
+
+    Parameters
+    ----------
+    strength
+        a, the map's parameter.
+    coefficients
+        Chebyshev coefficients, float64, shape (functions, degree + 1).
+    error
+        Largest measured error at points between the nodes, relative to the largest value of each function.
+    powers
+        Whether Horner's rule in powers of x keeps that error; Clenshaw's recurrence is used otherwise.
+    """
+
+    strength: float
+    coefficients: Tensor
+    error: float
+    powers: bool
+
+    @property
+    def degree(self) -> int:
+        """Of the polynomials."""
+        return self.coefficients.shape[-1] - 1
+
+    @functools.cached_property
+    def _monomials(self) -> list[list[float]]:
+        detached = self.coefficients.detach().cpu()
+        return (detached @ _to_powers(self.degree).T).tolist()  # type: ignore[no-any-return]
+
+    def evaluate_(self, x: Tensor, function: int, out: Tensor) -> Tensor:
+        """The polynomial at x ∈ [−1, 1] into ``out``; no gradients, no memory beyond two rows of scratch."""
+        if self.powers:
+            terms = self._monomials[function]
+            if len(terms) == 1:
+                return out.fill_(terms[0])
+            torch.mul(x, terms[-1], out=out).add_(terms[-2])
+            for c in reversed(terms[:-2]):
+                torch.addcmul(torch.tensor(c, dtype=x.dtype, device=x.device), out, x, out=out)
+            return out
+        return out.copy_(_clenshaw(self.coefficients[function].detach().to(x), x))
+
+    def __call__(self, theta: Tensor, function: int = 0) -> Tensor:
+        """The function at θ, differentiable in θ and in the coefficients."""
+        x = position(theta, self.strength)
+        value: Tensor = _Polynomial.apply(x, self.coefficients[function].to(x))  # type: ignore[no-untyped-call]
+        return value
+
+
+def _clenshaw(coefficients: Tensor, x: Tensor) -> Tensor:
+    b1, b2 = torch.zeros_like(x), torch.zeros_like(x)
+    for c in coefficients[1:].flip(0):
+        b1, b2 = 2.0 * x * b1 - b2 + c, b1
+    return x * b1 - b2 + coefficients[0]
+
+
+class _Polynomial(torch.autograd.Function):
+    """A Chebyshev series; memory does not grow with its degree."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, coefficients: Tensor) -> Tensor:
+        ctx.save_for_backward(x, coefficients)
+        return _clenshaw(coefficients, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, coefficients = ctx.saved_tensors
+        grad_x = grad_c = None
+        if ctx.needs_input_grad[0]:
+            derivative = np.polynomial.chebyshev.chebder(coefficients.detach().cpu().double().numpy())
+            grad_x = grad * _clenshaw(torch.from_numpy(np.atleast_1d(derivative)).to(x), x)
+        if ctx.needs_input_grad[1]:
+            t0, t1 = torch.ones_like(x), x
+            sums = []
+            for _ in range(len(coefficients)):
+                sums.append((grad * t0).sum())
+                t0, t1 = t1, 2.0 * x * t1 - t0
+            grad_c = torch.stack(sums)
+        return grad_x, grad_c
+
+
+def _measure(functions: Callable[[Tensor], Tensor], tried: Interpolant, dtype: torch.dtype) -> tuple[float, float]:
+    """Errors of Clenshaw in float64 and of Horner in ``dtype``, relative to each function's largest value."""
+    x = torch.cos(torch.linspace(0.0, math.pi, 4 * tried.degree + 37, dtype=torch.float64))
+    with torch.no_grad():
+        truth = functions(_angle_of(x, tried.strength))
+        scale = truth.abs().amax(-1)
+        scale = torch.where(scale > 0, scale, 1.0)
+        series = torch.stack([_clenshaw(c, x) for c in tried.coefficients.detach()])
+        low = x.to(dtype)
+        horner = torch.stack(
+            [tried.evaluate_(low, k, torch.empty_like(low)).double() for k in range(len(truth))]
+        )
+        at_low = functions(_angle_of(low.double(), tried.strength)) if dtype != torch.float64 else truth
+    return (
+        float(((series - truth).abs().amax(-1) / scale).max()),
+        float(((horner - at_low).abs().amax(-1) / scale).max()),
+    )
+
+
+def fit(
+    functions: Callable[[Tensor], Tensor], *, tolerance: float, dtype: torch.dtype = torch.float64
+) -> Interpolant:
+    """Polynomials for several functions of θ ∈ [0, π], of the lowest degree that reaches the tolerance.
+
+    Parameters
+    ----------
+    functions
+        (k,) angles → (functions, k) values; may carry gradients to hyperparameters.
+    tolerance
+        Largest error allowed, relative to each function's largest value; measured between the nodes, in the arithmetic
+        the polynomial will be evaluated in.
+    dtype
+        That arithmetic.
+
+    Raises
+    ------
+    PrecisionError
+        If degree 256 does not reach it.
+    """
+    reached = math.inf
+    for degree in _DEGREES:
+        best: Interpolant | None = None
+        for strength in _STRENGTHS:
+            x, transform = _nodes(degree)
+            with torch.no_grad():
+                values = functions(_angle_of(x, strength))
+            tried = Interpolant(strength, values @ transform.T, math.inf, True)
+            # The last coefficients foretell the error: most candidates need no measuring.
+            size = values.abs().amax(-1).clamp(min=1e-300)
+            if float((tried.coefficients[:, -2:].abs().amax(-1) / size).max()) > tolerance:
+                continue
+            series, horner = _measure(functions, tried, dtype)
+            reached = min(reached, series, horner)
+            error, powers = (horner, True) if horner <= tolerance else (series, False)
+            if error <= tolerance and (best is None or (powers, -error) > (best.powers, -best.error)):
+                best = Interpolant(strength, tried.coefficients, error, powers)
+        if best is not None:
+            return best
+    raise PrecisionError(
+        f"The network above its first norm is not resolved to {tolerance:g} by a polynomial of degree 256 in the angle "
+        f"(reached {reached:.1e}). Ask for a larger tolerance, or evaluate layer by layer with compress=False."
+    )
+
+
+def refit(functions: Callable[[Tensor], Tensor], like: Interpolant) -> Interpolant:
+    """The same polynomial spaces, with coefficients that carry gradients."""
+    x, transform = _nodes(like.degree)
+    return Interpolant(like.strength, functions(_angle_of(x, like.strength)) @ transform.T, like.error, like.powers)
