@@ -1,0 +1,33 @@
+"""Where work runs: tiles of a matrix, batches of a stream, and the engines that map, reduce and checkpoint them.
+
+Holds: tiles and their sizes, the engine interface, the local engine, checkpoints, fingerprints, a progress bar.
+May import: errors, _typing, torch, numpy, rich. Never: knows a kernel, a model or a dataset.
+"""
+
+from __future__ import annotations
+
+from farfield.engine._bar import bar
+from farfield.engine._checkpoint import Checkpoint
+from farfield.engine._engine import Engine, Progress
+from farfield.engine._fingerprint import fingerprint
+from farfield.engine._local import LocalEngine, local
+from farfield.engine._memory import parse_memory, tile_height
+from farfield.engine._resolve import engine
+from farfield.engine._task import TaskError
+from farfield.engine._tile import Tile, tiles
+
+__all__ = [
+    "Checkpoint",
+    "Engine",
+    "LocalEngine",
+    "Progress",
+    "TaskError",
+    "Tile",
+    "bar",
+    "engine",
+    "fingerprint",
+    "local",
+    "parse_memory",
+    "tile_height",
+    "tiles",
+]

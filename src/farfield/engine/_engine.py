@@ -1,0 +1,246 @@
+"""What an engine does: map, reduce, fill a matrix, stream. One method says where the work runs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sized
+from typing import Any, TypeAlias, TypeVar, final
+
+import numpy as np
+from torch import Tensor
+
+from farfield.engine._checkpoint import Checkpoint
+from farfield.engine._fill import as_matrix, check_tiles, write_tile
+from farfield.engine._task import NumberedBatches, NumberedTask, TrackedTask
+from farfield.engine._tile import Tile
+from farfield.engine._tree import PairwiseTree
+from farfield.errors import InvalidValueError
+
+__all__ = ["Engine", "Progress"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (done, total), first with (0, total), in the caller's thread."""
+
+
+class Engine(ABC):
+    """Where work runs.
+
+    A *task* is a picklable callable of one item whose result depends on the item alone, so that it may run anywhere,
+    and twice. Results come in the order of the items and are combined in an order fixed by their number. Which engine
+    ran them, and with how many workers, does not show in a single bit, as long as a task itself computes with the same
+    number of torch threads.
+
+    A task that raises ends the run with :class:`TaskError`, which names the item. What was finished by then is in the
+    checkpoint, if there is one.
+
+    A subclass implements :meth:`run` and nothing else.
+
+    Examples
+    --------
+    >>> from farfield.engine import local
+    >>> list(local().map(abs, [-1, 2]))
+    [(-1, 1), (2, 2)]
+    """
+
+    @abstractmethod
+    def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
+        """Results of a task, in the order of the items.
+
+        Takes an item only when there is room for its result, so ``items`` may be endless. Closing the iterator stops
+        the work; an error of the task ends it and passes through.
+        """
+
+    @final
+    def map(
+        self,
+        task: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        checkpoint: Checkpoint | None = None,
+        progress: Progress | None = None,
+    ) -> Generator[tuple[Item, Result], None, None]:
+        """(item, task(item)) for every item, in order, as they are finished.
+
+        Parameters
+        ----------
+        task
+            A picklable callable of one item.
+        items
+            Anything a :func:`fingerprint` takes, if there is a checkpoint.
+        checkpoint
+            Where finished results are kept; the task is not called for those that are there.
+        progress
+            Told of every result.
+        """
+        todo = tuple(items)
+        results = self.run(TrackedTask(task, checkpoint), todo)
+        with contextlib.closing(results):
+            _tell(progress, 0, len(todo))
+            for done, (item, result) in enumerate(zip(todo, results, strict=True), start=1):
+                _tell(progress, done, len(todo))
+                yield item, result
+
+    @final
+    def reduce(
+        self,
+        task: Callable[[Item], Result],
+        items: Iterable[Item],
+        combine: Callable[[Result, Result], Result],
+        *,
+        checkpoint: Checkpoint | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Combine task(item) over all items, in pairs, then pairs of pairs.
+
+        The order depends only on the number n of items. At most log₂ n + 1 partial results are held, in memory and in
+        the checkpoint. Rounding errors of a sum grow as log₂ n, not as n.
+
+        Parameters
+        ----------
+        task
+            A picklable callable of one item.
+        items
+            At least one.
+        combine
+            Of an earlier and a later partial result, in this order; it may overwrite the earlier one.
+        checkpoint
+            Where partial results are kept; the task is not called for the items they cover.
+        progress
+            Told of every result.
+
+        Examples
+        --------
+        >>> from farfield.engine import local
+        >>> local().reduce(str, range(5), "({}{})".format)
+        '(((01)(23))4)'
+        """
+        todo = tuple(items)
+        tree = PairwiseTree(combine, checkpoint)
+        if tree.count > len(todo):
+            raise _longer_before(tree.count, len(todo))
+        _tell(progress, tree.count, len(todo))
+        with contextlib.closing(self.run(TrackedTask(task), todo[tree.count :])) as results:
+            for result in results:
+                tree.push(result)
+                _tell(progress, tree.count, len(todo))
+        return _total(tree)
+
+    @final
+    def stream(
+        self,
+        batches: Iterable[Item],
+        task: Callable[[Item], Result],
+        combine: Callable[[Result, Result], Result],
+        *,
+        checkpoint: Checkpoint | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Combine task(batch) over a stream of unknown length, in one pass.
+
+        As :meth:`reduce`, bit for bit, but a batch is taken from the stream only when there is room for it and
+        dropped once its result is there: one at a time with one worker, two for each of several.
+
+        Parameters
+        ----------
+        batches
+            At least one. Read in the calling thread.
+        task, combine
+            As in :meth:`reduce`.
+        checkpoint
+            As in :meth:`reduce`. The stream must give the same batches again: those already reduced are read and
+            dropped.
+        progress
+            Told of every batch; where ``batches`` has no length, the total is what is done so far.
+        """
+        tree = PairwiseTree(combine, checkpoint)
+        total = len(batches) if isinstance(batches, Sized) else None
+        source = iter(batches)
+        skipped = sum(1 for _ in itertools.islice(source, tree.count))
+        if skipped < tree.count:
+            raise _longer_before(tree.count, skipped)
+        _tell(progress, tree.count, tree.count if total is None else total)
+        numbered = NumberedBatches(source, tree.count)
+        with contextlib.closing(self.run(NumberedTask(task), numbered)) as results:
+            for result in results:
+                tree.push(result)
+                _tell(progress, tree.count, tree.count if total is None else total)
+        return _total(tree)
+
+    @final
+    def fill(
+        self,
+        out: Tensor | np.ndarray[Any, Any],
+        task: Callable[[Tile], Tensor],
+        tiles: Iterable[Tile],
+        *,
+        symmetric: bool = False,
+        checkpoint: Checkpoint | None = None,
+        progress: Progress | None = None,
+    ) -> Tensor:
+        """Write task(tile) into its place in a matrix, for every tile.
+
+        Parameters
+        ----------
+        out
+            Shape (..., rows, columns): a tensor, or an array such as a ``numpy.memmap``, written in place. Entries
+            that no tile covers stay as they are.
+        task
+            Gives a tensor of shape (..., *tile.shape) and of the dtype of ``out``, on any device.
+        tiles
+            From :func:`tiles`.
+        symmetric
+            Mirror every tile in the diagonal, so that ``out`` is symmetric to the last bit; of a tile on the diagonal
+            the upper part counts. The tiles lie on or above the diagonal.
+        checkpoint, progress
+            As in :meth:`map`.
+
+        Returns
+        -------
+        Tensor
+            ``out``, as a tensor that shares its memory.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from farfield.engine import local, tiles
+        >>> x = torch.tensor([[1.0], [2.0], [3.0]])
+        >>> product = lambda tile: x[tile.row_slice] @ x[tile.column_slice].mT
+        >>> local().fill(torch.empty(3, 3), product, tiles(3, height=2, symmetric=True), symmetric=True)
+        tensor([[1., 2., 3.],
+                [2., 4., 6.],
+                [3., 6., 9.]])
+        """
+        todo = tuple(tiles)
+        matrix = as_matrix(out)
+        check_tiles(matrix, todo, symmetric)
+        with contextlib.closing(self.map(task, todo, checkpoint=checkpoint, progress=progress)) as results:
+            for tile, result in results:
+                write_tile(matrix, tile, result, symmetric)
+        if isinstance(out, np.memmap):
+            out.flush()
+        return matrix
+
+
+def _tell(progress: Progress | None, done: int, total: int) -> None:
+    if progress is not None:
+        progress(done, total)
+
+
+def _total(tree: PairwiseTree[Result]) -> Result:
+    if tree.count == 0:
+        raise InvalidValueError(
+            "A reduction needs at least one item, and there is none. Check what is passed."
+        )
+    return tree.total()
+
+
+def _longer_before(stored: int, given: int) -> InvalidValueError:
+    return InvalidValueError(
+        f"The checkpoint holds the reduction of the first {stored} items, and now there are only {given}: the items "
+        "are not those it was made with. Let the fingerprint say which items there are, and give another folder."
+    )

@@ -1,0 +1,66 @@
+"""Tiles written into a matrix, and mirrored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farfield.engine._tile import Tile
+from farfield.errors import InvalidValueError
+
+__all__ = ["as_matrix", "check_tiles", "write_tile"]
+
+
+def as_matrix(out: Tensor | np.ndarray[Any, Any]) -> Tensor:
+    """What is to be filled as a tensor over the same memory."""
+    if isinstance(out, np.ndarray):
+        if not out.flags.writeable:
+            raise InvalidValueError("out is written to, and this array is read-only. Open it with mode='r+'.")
+        out = torch.from_numpy(out)
+    if out.dim() < 2:
+        raise InvalidValueError(f"out has shape (..., rows, columns); got shape {tuple(out.shape)}.")
+    return out
+
+
+def check_tiles(matrix: Tensor, tiles: Iterable[Tile], symmetric: bool) -> None:
+    """Raise unless every tile lies inside the matrix and, to be mirrored, on or wholly above the diagonal."""
+    rows, columns = matrix.shape[-2:]
+    if symmetric and rows != columns:
+        raise InvalidValueError(f"symmetric=True fills a square matrix; out has shape {tuple(matrix.shape)}.")
+    for tile in tiles:
+        if tile.rows[1] > rows or tile.columns[1] > columns:
+            raise InvalidValueError(
+                f"Every tile lies inside the matrix; out has shape {tuple(matrix.shape)} and there is {tile}. Make "
+                "the tiles from its shape: tiles(rows, columns, height=…)."
+            )
+        if symmetric and not tile.on_diagonal and tile.rows[1] > tile.columns[0]:
+            raise InvalidValueError(
+                f"To be mirrored, a tile lies on the diagonal or wholly above it; there is {tile}. Make the tiles "
+                "with tiles(n, height=…, symmetric=True)."
+            )
+
+
+def write_tile(matrix: Tensor, tile: Tile, result: Tensor, symmetric: bool) -> None:
+    """Copy a tile's result into its place, and into its mirror image."""
+    expected = (*matrix.shape[:-2], *tile.shape)
+    if not isinstance(result, Tensor) or result.shape != expected or result.dtype != matrix.dtype:
+        got = (
+            f"{result.dtype} {tuple(result.shape)}"
+            if isinstance(result, Tensor)
+            else type(result).__qualname__
+        )
+        raise InvalidValueError(
+            f"The task gives a {matrix.dtype} tensor of shape {expected} for {tile}; got {got}. Neither is cast: "
+            "make out and the task agree."
+        )
+    if symmetric and tile.on_diagonal:
+        upper = torch.ones(tile.shape, dtype=torch.bool, device=result.device).triu()
+        result = torch.where(upper, result, result.mT)
+    matrix[..., tile.row_slice, tile.column_slice] = result
+    if symmetric and not tile.on_diagonal:
+        # Transposed in cache first: torch copies into a strided block of a large matrix row by row.
+        matrix[..., tile.column_slice, tile.row_slice] = result.mT.contiguous()
