@@ -130,7 +130,7 @@ class Activate(Layer):
     def dual(self, state: KernelState) -> AngularDual:
         """The activation's expectations over the range of variances found in the state."""
         if self.sigma.homogeneity is not None:
-            return angular_dual(self.sigma)
+            return angular_dual(self.sigma, variances=1.0)
         if state.common:
             q = state.q1
             return angular_dual(self.sigma, variances=q if q.requires_grad else float(q))
@@ -149,9 +149,7 @@ class Activate(Layer):
                 f"{self.sigma.name} jumps, so its tangent kernel is infinite on the diagonal. Only the nngp exists."
             )
         dual, c = self.dual(state), self.factor
-        theta = half_chord_angle(
-            dual.deficit(state.theta, state.q1, state.q2), dual.surplus(state.theta, state.q1, state.q2)
-        )
+        theta = half_chord_angle(*dual.pair(state.theta, state.q1, state.q2))
         q1 = c * dual.second(state.q1)
         q2 = q1 if state.common else c * dual.second(state.q2)
         mean1 = math.sqrt(c) * dual.mean(state.q1)

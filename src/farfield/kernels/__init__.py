@@ -1,0 +1,28 @@
+"""Networks of infinite width: NNGP and NTK kernels.
+
+Holds: the kernel state, layers that map it, networks of them, one-angle tables, the supremum of the diagonal.
+May import: engine, gaussian, nn, errors, _typing. Never: solves with a kernel, or draws anything at random.
+"""
+
+from __future__ import annotations
+
+from farfield.kernels._layers import Activate, Dense, Identity, Layer, LayerNorm, Residual, RMSNorm
+from farfield.kernels._mlp import mlp
+from farfield.kernels._network import KernelFunction, NetworkKernel
+from farfield.kernels._state import KernelState
+from farfield.kernels._table import Interpolant
+
+__all__ = [
+    "Activate",
+    "Dense",
+    "Identity",
+    "Interpolant",
+    "KernelFunction",
+    "KernelState",
+    "Layer",
+    "LayerNorm",
+    "NetworkKernel",
+    "RMSNorm",
+    "Residual",
+    "mlp",
+]
