@@ -64,17 +64,11 @@ def half_angle_squares(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
     Near 0 and 1 the product has lost its digits; there, and only there, |u − v|²/4 and |u + v|²/4 are taken.
     """
-    sine2 = torch.baddbmm(_half(u, v), u, v.transpose(-1, -2), beta=1.0, alpha=-0.5) if u.dim() == 3 else (
-        0.5 - 0.5 * (u @ v.transpose(-1, -2))
-    )
+    sine2 = (u @ v.mT).mul_(-0.5).add_(0.5)
     cosine2 = 1.0 - sine2
     _repair(sine2, u, v, -1.0)
     _repair(cosine2, u, v, 1.0)
     return sine2, cosine2
-
-
-def _half(u: Tensor, v: Tensor) -> Tensor:
-    return u.new_full((u.shape[0], 1, 1), 0.5).expand(u.shape[0], u.shape[1], v.shape[1])
 
 
 def _repair(square: Tensor, u: Tensor, v: Tensor, sign: float) -> None:

@@ -15,6 +15,9 @@ from farfield.kernels._layers import Activate, Dense, Identity, Layer, LayerNorm
 from farfield.kernels._state import KernelState
 from farfield.kernels._table import Interpolant
 
+_OBTUSE = 0.99
+"""Up to this value of sin²(θ/2) its complement to 1 is right in float32."""
+
 __all__ = ["Kind", "Parts", "TableTile", "WalkTile", "above", "split", "walk"]
 
 Kind: TypeAlias = Literal["nngp", "ntk"]
@@ -204,9 +207,9 @@ class TableTile:
         u, v = self.unit1[tile.row_slice], self.unit2[tile.column_slice]
         sine, cosine = _half_angles(u, v, self.dtype)
         a = self.table.strength
-        # x = 2(1 + a)·sin/(sin + a(1 + cos)) − 1, in place.
-        cosine.add_(1.0).mul_(a).add_(sine)
-        x = sine.div_(cosine).mul_(2.0 * (1.0 + a)).sub_(1.0)
+        # x = 2(1 + a)·sin/(a + a·cos + sin) − 1, in place.
+        torch.add(sine, cosine, alpha=a, out=cosine).add_(a)
+        x = torch.add(_scalar(-1.0, sine), sine.div_(cosine), alpha=2.0 * (1.0 + a), out=sine)
         value = self.table.evaluate_(x, 0, cosine)
         if self.scale1 is not None and self.scale2 is not None:
             value.mul_(self.scale1[tile.row_slice, None]).mul_(self.scale2[tile.column_slice])
@@ -214,11 +217,19 @@ class TableTile:
 
 
 def _half_angles(u: Tensor, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """sin(θ/2) and cos(θ/2) of every pair."""
+    """sin(θ/2) and cos(θ/2) of every pair, in tensors of their own."""
     if dtype == torch.float64:
         sine2, cosine2 = half_angle_squares(u, v)
         return sine2.clamp_(min=0).sqrt_(), cosine2.clamp_(min=0).sqrt_()
-    sine2 = torch.addmm(u.new_full((1, 1), 0.5), u, v.T, alpha=-0.5)
+    # Rounding could make a square negative; 1e-15 more, which moves no angle by a float32's last digit, spares a pass.
+    sine2 = torch.addmm(u.new_full((1, 1), 0.5 + 1e-15), u, v.T, alpha=-0.5)
     sine = sine2.to(dtype)
-    cosine = sine2.neg_().add_(1.0).to(dtype)
-    return sine.clamp_(min=0).sqrt_(), cosine.clamp_(min=0).sqrt_()
+    if float(sine.amax()) < _OBTUSE:
+        cosine = torch.sub(_scalar(1.0, sine), sine)
+    else:
+        cosine = sine2.neg_().add_(1.0).to(dtype).clamp_(min=0)
+    return sine.sqrt_(), cosine.sqrt_()
+
+
+def _scalar(value: float, like: Tensor) -> Tensor:
+    return torch.tensor(value, dtype=like.dtype, device=like.device)

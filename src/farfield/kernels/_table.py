@@ -100,9 +100,10 @@ class Interpolant:
             terms = self._monomials[function]
             if len(terms) == 1:
                 return out.fill_(terms[0])
-            torch.mul(x, terms[-1], out=out).add_(terms[-2])
-            for c in reversed(terms[:-2]):
-                torch.addcmul(torch.tensor(c, dtype=x.dtype, device=x.device), out, x, out=out)
+            constants = torch.tensor(terms, dtype=x.dtype, device=x.device).unbind()
+            torch.add(constants[-2], x, alpha=terms[-1], out=out)
+            for c in constants[-3::-1]:
+                torch.addcmul(c, out, x, out=out)
             return out
         return out.copy_(_clenshaw(self.coefficients[function].detach().to(x), x))
 
