@@ -7,6 +7,8 @@ activations, isometry strength. May import: errors, _typing. Never: knows of lay
 from __future__ import annotations
 
 from farfield.gaussian._activation import Activation, ClosedForm, Growth, Tail
+from farfield.gaussian._angular import angular_dual
+from farfield.gaussian._angular_base import AngularDual
 from farfield.gaussian._dual import dual, dual_slope, mean_reduced_dual
 from farfield.gaussian._hermite import hermite_coefficients, hermite_polynomials
 from farfield.gaussian._interpolant import DualInterpolant, tabulate_dual
@@ -17,6 +19,7 @@ from farfield.gaussian._wrap import wrap_activation
 
 __all__ = [
     "Activation",
+    "AngularDual",
     "ClosedForm",
     "DualInterpolant",
     "Expectation",
@@ -25,6 +28,7 @@ __all__ = [
     "Tail",
     "activation",
     "activation_names",
+    "angular_dual",
     "dual",
     "dual_slope",
     "gaussian_expectation",

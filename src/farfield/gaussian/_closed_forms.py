@@ -27,6 +27,7 @@ __all__ = [
     "SIGN",
     "SINE",
     "STEP",
+    "one_sided_power_integral",
     "two_sided_power",
 ]
 
@@ -64,10 +65,15 @@ SIGN = ClosedForm(
 def _one_sided_power_angular(n: float, rho: Tensor) -> Tensor:
     r"""J(θ) = ∫_{θ−π/2}^{π/2} (cos t cos(t−θ))ⁿ dt, so that E x₊ⁿy₊ⁿ = sⁿ 2ⁿ Γ(n+1)/(2π) · J(θ); n > −1."""
     theta = _angle(rho)
-    if n == 0:
-        return math.pi - theta
     if n == 1:
         return (torch.sqrt((1.0 - rho) * (1.0 + rho)) + (math.pi - theta) * rho) / 2.0
+    return one_sided_power_integral(n, theta)
+
+
+def one_sided_power_integral(n: float, theta: Tensor) -> Tensor:
+    """The same J(θ) from the angle itself."""
+    if n == 0:
+        return math.pi - theta
     # t = θ/2 + (π−θ)/2 · v turns the integrand into ((cos(2u) + cos θ)/2)ⁿ, even in v, zero at v = ±1.
     half_width = (math.pi - theta) / 2.0
     nodes, weights = _tanh_sinh()

@@ -134,10 +134,9 @@ def _inner(b: Factor, mean: Tensor, spread: Tensor, ends: Tensor, reach: float) 
     ) / math.sqrt(2.0 * math.pi)
 
 
-def _one_batch(a: Factor, b: Factor, rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
-    """All entries of (rho, q1, q2), each of shape (p,), at once."""
+def _one_batch(a: Factor, b: Factor, rho: Tensor, across: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+    """All entries of (rho, across, q1, q2), each of shape (p,), at once."""
     root1, root2 = torch.sqrt(q1), torch.sqrt(q2)
-    across = torch.sqrt(((1.0 - rho) * (1.0 + rho)).clamp(min=0))
     ends_a, reach_a = _partition(a, float(q1.detach().max()))
     ends_b, reach_b = _partition(b, float(q2.detach().max()))
     reach = max(reach_a, reach_b)
@@ -196,15 +195,20 @@ def equal_variances(q1: Tensor, q2: Tensor) -> Iterator[tuple[float, float, Tens
         yield v1, v2, index
 
 
-def pair_expectation(a: Factor, b: Factor, rho: Tensor, q1: Tensor, q2: Tensor) -> Tensor:
+def pair_expectation(
+    a: Factor, b: Factor, rho: Tensor, q1: Tensor, q2: Tensor, *, across: Tensor | None = None
+) -> Tensor:
     """E a(x) b(y), x ~ N(0, q₁), y ~ N(0, q₂), correlation ρ; elementwise over broadcast tensors, float64.
 
+    ``across`` is √(1−ρ²), for a caller who knows it better than ρ does: near ρ = ±1 a rounded ρ has lost it.
     Cost: of the order of 10⁵ evaluations an entry. For many correlations tabulate once
     (:func:`farfield.gaussian.tabulate_dual`).
     """
-    rho, q1, q2 = torch.broadcast_tensors(rho, q1, q2)
+    if across is None:
+        across = torch.sqrt(((1.0 - rho) * (1.0 + rho)).clamp(min=0))
+    rho, across, q1, q2 = torch.broadcast_tensors(rho, across, q1, q2)
     shape = rho.shape
-    rho, q1, q2 = (t.reshape(-1) for t in (rho, q1, q2))
+    rho, across, q1, q2 = (t.reshape(-1) for t in (rho, across, q1, q2))
     if rho.numel() == 0:
         return torch.zeros(shape, dtype=torch.float64)
     out: list[Tensor] = []
@@ -220,7 +224,7 @@ def pair_expectation(a: Factor, b: Factor, rho: Tensor, q1: Tensor, q2: Tensor) 
                 "turns too often under so wide a Gaussian. Use a smaller variance."
             )
         for part in index.split(max(1, _CHUNK // points)):
-            out.append(_one_batch(a, b, rho[part], q1[part], q2[part]))
+            out.append(_one_batch(a, b, rho[part], across[part], q1[part], q2[part]))
             order.append(part)
     restored = torch.argsort(torch.cat(order))
     return torch.cat(out)[restored].reshape(shape)
