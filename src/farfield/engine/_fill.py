@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from farfield.engine._tile import Tile
@@ -15,7 +16,7 @@ from farfield.errors import InvalidValueError
 __all__ = ["as_matrix", "check_tiles", "write_tile"]
 
 
-def as_matrix(out: Tensor | np.ndarray[Any, Any]) -> Tensor:
+def as_matrix(out: Tensor | NDArray[Any]) -> Tensor:
     """What is to be filled as a tensor over the same memory."""
     if isinstance(out, np.ndarray):
         if not out.flags.writeable:
