@@ -2,7 +2,9 @@
 
 import gc
 import operator
+import os
 import pickle
+import signal
 import threading
 import time
 import weakref
@@ -12,6 +14,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from engine_tasks import (
     FailsOn,
     Logged,
@@ -22,9 +27,6 @@ from engine_tasks import (
     identical,
     seeded_normal,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
 from farfield.engine import (
     Checkpoint,
     Engine,
@@ -372,6 +374,26 @@ def test_an_interrupt_passes_through_and_finished_work_stays(tmp_path, any_engin
     logged = Logged(abs)
     assert [r for _, r in any_engine.map(logged, range(50), checkpoint=checkpoint)] == list(range(50))
     assert set(logged.calls) <= set(range(7, 50)) and 7 in logged.calls
+
+
+def signalled_on(number, item):
+    if item == number:
+        os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.005)
+    return item
+
+
+def test_ctrl_c_stops_cleanly(tmp_path, any_engine):
+    checkpoint, threads = Checkpoint(tmp_path, fingerprint("signal")), threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        list(any_engine.map(partial(signalled_on, 7), range(200), checkpoint=checkpoint))
+    assert threading.active_count() == threads
+    finished = {i for i in range(200) if checkpoint.load(i) == i}
+    assert set(range(5)) <= finished and len(finished) < 100
+    assert not list(tmp_path.glob("*.part"))
+    logged = Logged(abs)
+    assert [r for _, r in any_engine.map(logged, range(200), checkpoint=checkpoint)] == list(range(200))
+    assert set(logged.calls) == set(range(200)) - finished
 
 
 def test_engines_by_name():

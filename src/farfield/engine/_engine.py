@@ -191,7 +191,8 @@ class Engine(ABC):
             Shape (..., rows, columns): a tensor, or an array such as a ``numpy.memmap``, written in place. Entries
             that no tile covers stay as they are.
         task
-            Gives a tensor of shape (..., *tile.shape) and of the dtype of ``out``, on any device.
+            Gives a tensor of the shape of its tile, after the leading axes of ``out`` if any, and of the dtype of
+            ``out``, on any device.
         tiles
             From :func:`tiles`.
         symmetric

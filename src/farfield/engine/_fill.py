@@ -63,5 +63,4 @@ def write_tile(matrix: Tensor, tile: Tile, result: Tensor, symmetric: bool) -> N
         result = torch.where(upper, result, result.mT)
     matrix[..., tile.row_slice, tile.column_slice] = result
     if symmetric and not tile.on_diagonal:
-        # Transposed in cache first: torch copies into a strided block of a large matrix row by row.
-        matrix[..., tile.column_slice, tile.row_slice] = result.mT.contiguous()
+        matrix[..., tile.column_slice, tile.row_slice] = result.mT
