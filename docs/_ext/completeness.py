@@ -11,6 +11,7 @@ logger = logging.getLogger(__name__)
 PACKAGES = (
     "farfield.gaussian",
     "farfield.geometry",
+    "farfield.engine",
     "farfield.nn",
     "farfield.papers",
     "farfield.report",
