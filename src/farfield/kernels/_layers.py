@@ -96,7 +96,7 @@ def _second_moment(sigma: Activation) -> float:
 
 @dataclass(frozen=True)
 class Activate(Layer):
-    r"""ξ = √c φ(z) with c = 1/E φ(u)², u ~ N(0, 1), or ξ = φ(z) with ``normalized=False``.
+    r"""ξ = √c φ(z) with c = 1/E φ(u)², u ~ N(0, 1), or with another factor √c.
 
     .. math:: K^+ = c\,\mathbb E\,\varphi(z)\varphi(z'), \qquad
               \Theta^+ = c\,\mathbb E\,\varphi'(z)\varphi'(z')\;\Theta
@@ -108,8 +108,8 @@ class Activate(Layer):
     ----------
     sigma
         Name, Activation, callable or elementwise module.
-    normalized
-        Whether √c is there ([P1] has it).
+    scale
+        √c; the one that makes E ξ² = 1 at unit variance if None ([P1]), 1.0 for the plain activation.
 
     References
     ----------
@@ -117,15 +117,17 @@ class Activate(Layer):
     """
 
     sigma: Activation
-    normalized: bool = True
+    scale: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", activation(self.sigma))
+        if self.scale is not None and not (math.isfinite(self.scale) and self.scale != 0):
+            raise InvalidValueError(f"An activation's scale is finite and not 0, got {self.scale!r}.")
 
     @property
     def factor(self) -> float:
         """The constant c."""
-        return 1.0 / _second_moment(self.sigma) if self.normalized else 1.0
+        return 1.0 / _second_moment(self.sigma) if self.scale is None else self.scale**2
 
     def dual(self, state: KernelState) -> AngularDual:
         """The activation's expectations over the range of variances found in the state."""
@@ -149,11 +151,12 @@ class Activate(Layer):
                 f"{self.sigma.name} jumps, so its tangent kernel is infinite on the diagonal. Only the nngp exists."
             )
         dual, c = self.dual(state), self.factor
+        root = math.copysign(math.sqrt(c), 1.0 if self.scale is None else self.scale)
         theta = half_chord_angle(*dual.pair(state.theta, state.q1, state.q2))
         q1 = c * dual.second(state.q1)
         q2 = q1 if state.common else c * dual.second(state.q2)
-        mean1 = math.sqrt(c) * dual.mean(state.q1)
-        mean2 = mean1 if state.common else math.sqrt(c) * dual.mean(state.q2)
+        mean1 = root * dual.mean(state.q1)
+        mean2 = mean1 if state.common else root * dual.mean(state.q2)
         ntk = None
         if state.ntk is not None:
             ntk = c * dual.slope(state.theta, state.q1, state.q2) * state.ntk

@@ -68,7 +68,7 @@ def mlp(
     norm_layer: Layer = LayerNorm() if norm == "layer" else RMSNorm()
     layers: list[Layer] = []
     for k in range(depth):
-        unit: list[Layer] = [Activate(sigma, normalized)]
+        unit: list[Layer] = [Activate(sigma, None if normalized else 1.0)]
         if k in where:
             unit = [norm_layer, *unit] if placement == "pre" else [*unit, norm_layer]
         layers += [Dense(weight_var, bias_var), *unit]

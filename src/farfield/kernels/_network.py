@@ -18,6 +18,7 @@ from farfield.kernels._inputs import Rows, embed, normalize_inputs, separate_pai
 from farfield.kernels._layers import Identity, Layer, LayerNorm, Residual
 from farfield.kernels._program import Kind, Parts, TableTile, WalkTile
 from farfield.kernels._state import KernelState
+from farfield.kernels._supremum import sup_diagonal
 from farfield.kernels._table import Interpolant, fit, refit
 
 __all__ = ["KernelFunction", "NetworkKernel"]
@@ -209,9 +210,7 @@ class NetworkKernel:
 
         See :func:`farfield.kernels.sup_diagonal`.
         """
-        from farfield.kernels._supremum import sup_diagonal
-
-        return sup_diagonal(self, _kind(kind))
+        return sup_diagonal(self.parts, _kind(kind))
 
     def slope(
         self, u: Float[Tensor, "n d"], x: Float[Tensor, "m d"], kind: Kind = "ntk"
