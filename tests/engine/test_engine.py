@@ -79,6 +79,24 @@ def test_three_workers_work_at_once():
     assert [r for _, r in local(3).map(lambda _: barrier.wait() >= 0, range(9))] == [True] * 9
 
 
+def test_what_waits_is_dropped_when_the_iterator_is_closed():
+    """Of four items under way two are running and held up, and one waits."""
+    gate, started = threading.Event(), []
+
+    def held_up(item):
+        started.append(item)
+        return item == 0 or gate.wait(60)
+
+    results = local(2).map(held_up, range(100))
+    next(results)
+    while len(started) < 3:
+        time.sleep(0.001)
+    threading.Timer(1.0, gate.set).start()
+    results.close()
+    assert gate.is_set(), "closed before the running tasks ended"
+    assert sorted(started) == [0, 1, 2]
+
+
 def test_progress_ends_at_the_total(any_engine):
     for n in (0, 1, 5):
         told = []
@@ -185,10 +203,14 @@ def test_stream_holds_few_batches(any_engine):
     assert not Batch.live
     seen = []
 
+    def made(number):
+        batch = Batch(number)
+        seen.append(len(Batch.live))  # a batch that is kept too long shows while the next is made
+        return batch
+
     def source():
         for number in range(200):
-            yield Batch(number)
-            seen.append(len(Batch.live))
+            yield made(number)
 
     def task(batch):
         seen.append(len(Batch.live))
@@ -270,6 +292,9 @@ def test_mirror_keeps_signed_zeros_and_nans():
     block = torch.tensor([[1.0, -0.0], [0.0, torch.nan]])
     out = local().fill(torch.empty(2, 2), lambda _: block, [Tile((0, 2), (0, 2))], symmetric=True)
     assert identical(out, torch.tensor([[1.0, -0.0], [-0.0, torch.nan]]))
+    row = torch.tensor([[-0.0, torch.inf]])
+    local().fill(out := torch.zeros(3, 3), lambda _: row, [Tile((0, 1), (1, 3))], symmetric=True)
+    assert identical(out[1:, 0], row[0])
 
 
 def test_fill_with_leading_axes():
