@@ -27,12 +27,14 @@ def from_module(
     """The kernels of the module's architecture at infinite width, in the NTK parametrisation.
 
     A module fixes the layers; how its weights are drawn it says only if it is a :class:`farfield.nn.MLP` or made of
-    :class:`farfield.nn.ScaledLinear`. For ``nn.Linear`` give the variances: weights N(0, σ_w²/fan_in), biases N(0, σ_b²).
-    (Torch's own initialisation is σ_w² = 1/3 and, unlike any fixed σ_b², biases of variance 1/(3 fan_in).) A network in
-    standard parametrisation has the same NNGP; the NTK returned is that of the same function in NTK parametrisation.
+    :class:`farfield.nn.ScaledLinear`. For ``nn.Linear`` give the variances: weights N(0, σ_w²/fan_in), biases
+    N(0, σ_b²). (Torch's own initialisation is σ_w² = 1/3 and, unlike any fixed σ_b², biases of variance 1/(3
+    fan_in).) A network in standard parametrisation has the same NNGP; the NTK returned is that of the same
+    function in NTK parametrisation.
 
-    Norms count as ε = 0. Learnable affine parameters of a norm would add to the NTK and are refused, as is every module
-    that is no Linear, elementwise activation, LayerNorm, RMSNorm, flatten, identity or dropout at evaluation.
+    Norms count as ε = 0. Learnable affine parameters of a norm would add to the NTK and are refused, as is
+    every module that is no Linear, elementwise activation, LayerNorm, RMSNorm, flatten, identity or dropout at
+    evaluation.
 
     Parameters
     ----------
@@ -96,14 +98,16 @@ def _one(module: nn.Module, path: str, linears: _Variances) -> Layer:
         weight_var, bias_var = linears
         if weight_var is None or (bias_var is None and module.bias is not None):
             raise InvalidValueError(
-                f"{path} is an nn.Linear, which does not say how its weights are drawn. Give weight_var and bias_var (weights "
+                f"{path} is an nn.Linear, which does not say how its weights are drawn. Give weight_var and "
+                f"bias_var (weights "
                 "N(0, weight_var/fan_in), biases N(0, bias_var)), or build the network with farfield.nn.MLP."
             )
         return Dense(weight_var, 0.0 if module.bias is None or bias_var is None else bias_var)
     if isinstance(module, nn.LayerNorm | nn.RMSNorm | GroupedLayerNorm):
         if any(True for _ in module.parameters()):
             raise InvalidValueError(
-                f"{path} ({type(module).__name__}) has learnable affine parameters, whose gradients add to the NTK. Make it "
+                f"{path} ({type(module).__name__}) has learnable affine parameters, whose gradients add to the "
+                f"NTK. Make it "
                 "with elementwise_affine=False."
             )
         return RMSNorm() if isinstance(module, nn.RMSNorm) else LayerNorm()
@@ -125,7 +129,9 @@ def _one(module: nn.Module, path: str, linears: _Variances) -> Layer:
         except InvalidValueError:
             pass
     raise InvalidValueError(
-        f"{path} is a {type(module).__name__}, which has no kernel here. Known: Linear, elementwise activations, LayerNorm, "
-        "RMSNorm, Flatten, Identity, Dropout at evaluation, in nn.Sequential. For a residual network build the layers: "
+        f"{path} is a {type(module).__name__}, which has no kernel here. Known: Linear, elementwise "
+        f"activations, LayerNorm, "
+        "RMSNorm, Flatten, Identity, Dropout at evaluation, in nn.Sequential. For a residual network build the "
+        "layers: "
         "kernels.NetworkKernel((Dense(), Residual((…, Dense())), …))."
     )

@@ -15,7 +15,8 @@ from farfield.kernels._state import KernelState
 __all__ = ["Rows", "angles", "embed", "half_angle_squares", "normalize_inputs", "separate_pairs"]
 
 _NEAR = 4e-6
-"""Below this value of sin²(θ/2) a product of rounded unit vectors no longer fixes θ to 1e-13: differences are taken."""
+"""Below this value of sin²(θ/2) a product of rounded unit vectors no longer fixes θ to 1e-13: differences are
+taken."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +129,20 @@ def separate_pairs(rows: Rows, dtype: torch.dtype, *, tangent: bool) -> KernelSt
 def normalize_inputs(x: Tensor, *, center: bool) -> Tensor:
     """LayerNorm (or RMSNorm) of the raw inputs: a finite-dimensional map, ε = 0.
 
-    In one dimension LayerNorm leaves nothing, in two only the sign of x₁ − x₂: the first is refused, the second warned of.
+    In one dimension LayerNorm leaves nothing, in two only the sign of x₁ − x₂: the first is refused, the second
+    warned of.
     """
     n0 = x.shape[-1]
     if center and n0 == 1:
         raise InvalidValueError(
-            "LayerNorm over one input feature gives 0 for every input: the network would be constant. Put a Dense layer "
+            "LayerNorm over one input feature gives 0 for every input: the network would be constant. Put a "
+            "Dense layer "
             "before it."
         )
     if n0 <= (2 if center else 1):
         warnings.warn(
-            f"A norm over {n0} raw input feature{'s' if n0 > 1 else ''} keeps only a sign: the network can take two values. "
+            f"A norm over {n0} raw input feature{'s' if n0 > 1 else ''} keeps only a sign: the network can "
+            f"take two values. "
             "Put a Dense layer before it.",
             stacklevel=3,
         )

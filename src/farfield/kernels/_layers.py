@@ -87,8 +87,6 @@ class Dense(Layer):
         return KernelState(theta, q1, q2, ntk, gaussian=True, far=state.far, span=span)
 
 
-
-
 @functools.lru_cache(maxsize=1024)
 def _second_moment(sigma: Activation) -> float:
     return moments(sigma).second
@@ -144,7 +142,8 @@ class Activate(Layer):
         require_gaussian(state, f"The activation {self.sigma.name}")
         if state.far and self.sigma.homogeneity != 1:
             raise InvalidValueError(
-                f"The slope at infinity is known for activations with φ(ax) = aφ(x), a > 0; {self.sigma.name} is not one."
+                f"The slope at infinity is known for activations with φ(ax) = aφ(x), a > 0; {self.sigma.name} "
+                f"is not one."
             )
         if self.sigma.jumps and state.ntk is not None:
             raise InvalidValueError(
@@ -207,7 +206,8 @@ class LayerNorm(Layer):
         v1, v2 = state.q1 - m1 * m1, state.q2 - m2 * m2
         if bool((v1.detach() <= 1e-14 * state.q1.detach()).any()):
             raise InvalidValueError(
-                "LayerNorm divides by the spread of the features over units, and there is none: the activation below is "
+                "LayerNorm divides by the spread of the features over units, and there is none: the activation "
+                "below is "
                 "constant at this variance."
             )
         # R − K = ½-chords below; with w = √(v₁v₂) and R = √(q₁q₂): w + m₁m₂ − R = −(√v₁m₂ − √v₂m₁)²/(R + w + m₁m₂).
@@ -234,9 +234,7 @@ class RMSNorm(Layer):
     def __call__(self, state: KernelState) -> KernelState:
         """The state above this layer."""
         out = _divide(state, state.q1, state.q2, state.theta, state.gaussian)
-        return out.replace(
-            mean1=state.mean1 / torch.sqrt(state.q1), mean2=state.mean2 / torch.sqrt(state.q2)
-        )
+        return out.replace(mean1=state.mean1 / torch.sqrt(state.q1), mean2=state.mean2 / torch.sqrt(state.q2))
 
     @property
     def cuts(self) -> bool:
@@ -257,8 +255,8 @@ class Identity(Layer):
 class Residual(Layer):
     r"""ξ + branch(ξ): K⁺ = K + K_branch, Θ⁺ = Θ + Θ_branch.
 
-    The cross terms vanish because the branch ends in a Dense layer of its own, whose weights have mean 0: anything else
-    is refused.
+    The cross terms vanish because the branch ends in a Dense layer of its own, whose weights have mean 0:
+    anything else is refused.
 
     Parameters
     ----------
@@ -274,8 +272,10 @@ class Residual(Layer):
         tail = self.branch[above[-1] + 1 :] if above else ()
         if not above or any(not isinstance(layer, LayerNorm | RMSNorm | Identity) for layer in tail):
             raise InvalidValueError(
-                "A residual branch ends in a Dense layer (norms may follow): without its mean-zero weights the branch is "
-                f"correlated with what it is added to. Got {', '.join(map(repr, self.branch)) or 'an empty branch'}."
+                "A residual branch ends in a Dense layer (norms may follow): without its mean-zero weights the "
+                "branch is "
+                f"correlated with what it is added to. Got "
+                f"{', '.join(map(repr, self.branch)) or 'an empty branch'}."
             )
 
     def __call__(self, state: KernelState) -> KernelState:

@@ -38,8 +38,8 @@ class Parts:
     above
         The rest.
     degree
-        Where there is no such norm, but everything above the first Dense layer is positively homogeneous of a degree p, that
-        degree: lengths are then a factor (q q′)^{p/2}, and the angle says the rest. Else None.
+        Where there is no such norm, but everything above the first Dense layer is positively homogeneous of a
+        degree p, that degree: lengths are then a factor (q q′)^{p/2}, and the angle says the rest. Else None.
     """
 
     inputs: tuple[Layer, ...]
@@ -64,7 +64,8 @@ def split(layers: tuple[Layer, ...]) -> Parts:
     start = next((k for k, layer in enumerate(layers) if isinstance(layer, Dense)), None)
     if start is None:
         raise InvalidValueError(
-            "A network of infinite width has a Dense layer between its inputs and everything else; there is none among "
+            "A network of infinite width has a Dense layer between its inputs and everything else; there is "
+            "none among "
             f"{', '.join(type(layer).__name__ for layer in layers) or 'no layers'}."
         )
     for layer in layers[:start]:
@@ -91,8 +92,8 @@ def _gaussian(layers: tuple[Layer, ...]) -> bool:
 def _cuts(layers: tuple[Layer, ...], k: int) -> bool:
     """Whether nothing but the angle passes the k-th layer.
 
-    Behind an activation RMSNorm also lets the mean over units pass, which may differ between inputs. A Dense layer above
-    does not see it.
+    Behind an activation RMSNorm also lets the mean over units pass, which may differ between inputs. A Dense
+    layer above does not see it.
     """
     if not layers[k].cuts:
         return False
@@ -101,12 +102,14 @@ def _cuts(layers: tuple[Layer, ...], k: int) -> bool:
 
 
 def _degree(layers: tuple[Layer, ...]) -> float | None:
-    """p with K(ax, x′) = aᵖ K(x, x′) above the first Dense layer, if the layers have one."""
+    """P with K(ax, x′) = aᵖ K(x, x′) above the first Dense layer, if the layers have one."""
     degree = 1.0
     for layer in layers:
         if isinstance(layer, Activate) and layer.sigma.homogeneity is not None:
             degree *= float(layer.sigma.homogeneity)
-        elif not (isinstance(layer, Dense) and not isinstance(layer.bias_var, Tensor) and layer.bias_var == 0):
+        elif not (
+            isinstance(layer, Dense) and not isinstance(layer.bias_var, Tensor) and layer.bias_var == 0
+        ):
             return None
     return degree
 
@@ -133,7 +136,8 @@ def unit_state(theta: Tensor, ntk: Tensor | None, *, gaussian: bool) -> KernelSt
 
 
 def above(parts: Parts, kind: Kind, theta: Tensor) -> Tensor:
-    r"""The functions of the angle that stand for the layers above the cut, stacked: shape (functions, *theta.shape).
+    r"""The functions of the angle that stand for the layers above the cut, stacked: shape (functions,
+    *theta.shape).
 
     One where the cut is at the inputs or only the covariance is asked for. Otherwise two, A and B, with
     Θ_out = A(θ) + B(θ)·Θ_in: the tangent kernel that enters is not a function of the angle, but Θ is affine in it.
@@ -149,7 +153,9 @@ def above(parts: Parts, kind: Kind, theta: Tensor) -> Tensor:
     return torch.stack([zero, one - zero])
 
 
-def first_state(rows1: Rows, rows2: Rows, dtype: torch.dtype, kind: Kind, span: tuple[float, float], far: bool) -> KernelState:
+def first_state(
+    rows1: Rows, rows2: Rows, dtype: torch.dtype, kind: Kind, span: tuple[float, float], far: bool
+) -> KernelState:
     """The state behind the first Dense layer for every pair: angles exact, Θ = K."""
     theta = angles(rows1.unit, rows2.unit).to(dtype)
     q1, q2 = rows1.q.to(dtype).unsqueeze(-1), rows2.q.to(dtype).unsqueeze(-2)
@@ -191,8 +197,8 @@ class WalkTile:
 class TableTile:
     """Task: one tile from the angles between the inputs alone, at a cost that does not depend on depth.
 
-    In float32 the product of unit vectors and the two half-angle squares are still taken in float64, which costs a tenth:
-    θ is then right to float32's last digit even for points 1e-7 apart.
+    In float32 the product of unit vectors and the two half-angle squares are still taken in float64, which
+    costs a tenth: θ is then right to float32's last digit even for points 1e-7 apart.
     """
 
     table: Interpolant
@@ -221,7 +227,8 @@ def _half_angles(u: Tensor, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tens
     if dtype == torch.float64:
         sine2, cosine2 = half_angle_squares(u, v)
         return sine2.clamp_(min=0).sqrt_(), cosine2.clamp_(min=0).sqrt_()
-    # Rounding could make a square negative; 1e-15 more, which moves no angle by a float32's last digit, spares a pass.
+    # Rounding could make a square negative; 1e-15 more, which moves no angle by a float32's last digit, spares
+    # a pass.
     sine2 = torch.addmm(u.new_full((1, 1), 0.5 + 1e-15), u, v.T, alpha=-0.5)
     sine = sine2.to(dtype)
     if float(sine.amax()) < _OBTUSE:

@@ -1,14 +1,15 @@
 r"""The supremum of a kernel's diagonal over every input.
 
-On the diagonal the angle is 0, so only the input's mean square q₀ ∈ [σ_b², ∞) matters, and three numbers an activation:
-E φ², E φ and E φ′² under N(0, q). Above the first norm everything is a constant plus a positive constant times the tangent
-kernel that enters. What is left is R(q₀), the tangent kernel behind that norm.
+On the diagonal the angle is 0, so only the input's mean square q₀ ∈ [σ_b², ∞) matters, and three numbers an
+activation: E φ², E φ and E φ′² under N(0, q). Above the first norm everything is a constant plus a positive
+constant times the tangent kernel that enters. What is left is R(q₀), the tangent kernel behind that norm.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,10 +47,10 @@ def _three(sigma: Activation, variance: float) -> tuple[float, float, float]:
     if sigma.jumps:
         return m.second, m.mean, math.inf
     with torch.no_grad():
-        slope = gaussian_expectation(
+        expected = gaussian_expectation(
             lambda x: sigma.derivative(x) ** 2, variance=variance, kinks=sigma.kinks
         ).value
-    return m.second, m.mean, float(slope)
+    return m.second, m.mean, float(expected)
 
 
 def _number(value: Tensor | float) -> float:
@@ -91,13 +92,14 @@ def _value(at: _Point, kind: Kind) -> float:
 def sup_diagonal(parts: Parts, kind: Kind = "ntk") -> float:
     r"""C = sup over x of Θ(x, x), or of K(x, x).
 
-    With the first norm at pre-activation h and activations positively homogeneous of degree n, a = n²/(2n−1): R = Θ/K grows
-    with ‖x‖ from 1 to Σ_{j≤h} a^j (h + 1 for ReLU), so C is the recursion's value from q = 1, Θ = Σ a^j. Behind an
-    activation, the same with the factor E φ²/Var φ. Exact, and never attained where h > 0.
+    With the first norm at pre-activation h and activations positively homogeneous of degree n, a = n²/(2n−1): R
+    = Θ/K grows with ‖x‖ from 1 to Σ_{j≤h} a^j (h + 1 for ReLU), so C is the recursion's value from q = 1, Θ = Σ
+    a^j. Behind an activation, the same with the factor E φ²/Var φ. Exact, and never attained where h > 0.
 
-    For activations that are not homogeneous R(q₀) is maximised over q₀ ∈ [σ_b², 10¹⁴] and compared with its limit, which is
-    that of the activation's slopes at ±∞; the result is right to 1e-6 and widened by as much. An activation bounded on both
-    sides before the first norm makes C infinite: E φ′² falls like q^{−1/2} only, while Θ grows like q.
+    For activations that are not homogeneous R(q₀) is maximised over q₀ ∈ [σ_b², 10¹⁴] and compared with its
+    limit, which is that of the activation's slopes at ±∞; the result is right to 1e-6 and widened by as much.
+    An activation bounded on both sides before the first norm makes C infinite: E φ′² falls like q^{−1/2} only,
+    while Θ grows like q.
 
     Without a norm on every path C = ∞ (for the NNGP: unless an activation is bounded).
 
@@ -138,7 +140,7 @@ def sup_diagonal(parts: Parts, kind: Kind = "ntk") -> float:
 
 
 def _largest_tangent(below: tuple[Layer, ...], lowest: float) -> float:
-    """sup of R(q₀): the tangent kernel behind the first norm."""
+    """Sup of R(q₀): the tangent kernel behind the first norm."""
     if len(below) == 1:
         return 1.0
     activations = [layer.sigma for layer in below if isinstance(layer, Activate)]
@@ -152,38 +154,31 @@ def _largest_tangent(below: tuple[Layer, ...], lowest: float) -> float:
     if chain:
         limit = _limit(below)
 
-    def tangent(logarithm: float) -> float:
-        q = 10.0**logarithm
+    def tangent(q: float) -> float:
         return _walk(below, _Point(q, 0.0, q, True)).ntk
 
+    return max(limit, _largest(tangent, lowest)) * (1.0 + _MARGIN)
+
+
+def _largest(f: Callable[[float], float], lowest: float) -> float:
+    """The largest value of f(q) for q from the bias up to 10¹⁴: a grid in log q, then golden sections."""
     low, high = math.log10(max(lowest, 1e-8)), math.log10(_LARGEST)
     grid = [low + (high - low) * k / 96 for k in range(97)]
-    values = [tangent(t) for t in grid]
+    values = [f(10.0**t) for t in grid]
     best = max(range(97), key=lambda k: values[k])
-    found = _refine(tangent, grid[max(best - 1, 0)], grid[min(best + 1, 96)])
-    return max(limit, found, values[best]) * (1.0 + _MARGIN)
-
-
-def _refine(f: object, low: float, high: float) -> float:
-    """The largest value of a unimodal function, by golden sections."""
-    assert callable(f)
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, 96)]
     ratio = (math.sqrt(5.0) - 1.0) / 2.0
-    a, b = high - ratio * (high - low), low + ratio * (high - low)
-    fa, fb = float(f(a)), float(f(b))
     for _ in range(30):
-        if fa < fb:
-            low, a, fa = a, b, fb
-            b = low + ratio * (high - low)
-            fb = float(f(b))
+        a, b = high - ratio * (high - low), low + ratio * (high - low)
+        if f(10.0**a) < f(10.0**b):
+            low = a
         else:
-            high, b, fb = b, a, fa
-            a = high - ratio * (high - low)
-            fa = float(f(a))
-    return max(fa, fb)
+            high = b
+    return max(f(10.0 ** ((low + high) / 2.0)), values[best])
 
 
 def _limit(below: tuple[Layer, ...]) -> float:
-    """lim R(q₀) as q₀ → ∞: biases vanish, and a smooth activation becomes the ramp of its slopes at ±∞."""
+    """Lim R(q₀) as q₀ → ∞: biases vanish, and a smooth activation becomes the ramp of its slopes at ±∞."""
     ratio, centred = 1.0, 1.0
     for layer in below:
         if isinstance(layer, Dense):
@@ -197,8 +192,10 @@ def _limit(below: tuple[Layer, ...]) -> float:
             linear = growth is not None and "linear" in (growth.left.kind, growth.right.kind)
             if growth is None or not linear or not math.isfinite(growth.recession_gap):
                 raise InvalidValueError(
-                    f"The supremum of the tangent kernel needs to know how {layer.sigma.name} grows: here it stands before "
-                    "the first norm, and is neither homogeneous nor asymptotically linear nor bounded. Put the norm first."
+                    f"The supremum of the tangent kernel needs to know how {layer.sigma.name} grows: here it "
+                    f"stands before "
+                    "the first norm, and is neither homogeneous nor asymptotically linear nor bounded. Put the "
+                    "norm first."
                 )
             right, left = growth.right.slope, growth.left.slope
             # E φ′² = E φ²/q for the ramp right·x₊ + left·min(x, 0), whose mean is (right − left)√(q/2π).
@@ -216,13 +213,7 @@ def _without_norm(parts: Parts, kind: Kind, lowest: float) -> float:
     if kind == "ntk" or residual or not capped:
         return math.inf
 
-    def covariance(logarithm: float) -> float:
-        q = 10.0**logarithm
+    def covariance(q: float) -> float:
         return _walk(parts.above, _Point(q, 0.0, 0.0, True)).q
 
-    low, high = math.log10(max(lowest, 1e-8)), math.log10(_LARGEST)
-    grid = [low + (high - low) * k / 96 for k in range(97)]
-    values = [covariance(t) for t in grid]
-    best = max(range(97), key=lambda k: values[k])
-    found = _refine(covariance, grid[max(best - 1, 0)], grid[min(best + 1, 96)])
-    return max(found, values[best]) * (1.0 + _MARGIN)
+    return _largest(covariance, lowest) * (1.0 + _MARGIN)
