@@ -190,15 +190,35 @@ class NetworkKernel:
         return program.walk(self.parts.below + self.parts.above, state)
 
     def diagonal(self, x: Float[Tensor, "*batch n d"], kind: Kind = "ntk") -> Float[Tensor, "*batch n"]:
-        """K(x, x) or Θ(x, x) for every input, exactly: the angle is 0 and stays 0. Cost: a few operations a
-        layer.
+        """K(x, x) or Θ(x, x) for every input, exactly: the angle is 0 and stays 0.
+
+        Cost: a few operations an input and layer, up to the first norm; none above it.
         """
+        dtype, kind = _result_dtype(x, None), _kind(kind)
         rows = self._rows(x)
-        state = separate_pairs(rows, torch.float64, tangent=kind == "ntk")
-        state = state.replace(span=_span(rows, rows))
-        return program.output(program.walk(self.parts.below + self.parts.above, state), _kind(kind)).to(
-            _result_dtype(x, None)
-        )
+        state = separate_pairs(rows, torch.float64, tangent=kind == "ntk").replace(span=_span(rows, rows))
+        if not self.parts.compressible:
+            return program.output(program.walk(self.parts.above, state), kind).to(dtype)
+        origin = self._origin(kind, x.device)
+        if self.parts.direct:
+            scale = torch.ones_like(rows.q) if self.parts.degree is None else rows.q**self.parts.degree
+            return (origin[0] * scale).to(dtype)
+        state = program.walk(self.parts.below, state)
+        if state.ntk is None:
+            return (origin[0] * torch.ones_like(rows.q)).to(dtype)
+        return (origin[0] + origin[1] * state.ntk).to(dtype)
+
+    def _origin(self, kind: Kind, device: torch.device) -> Tensor:
+        """The layers above the first norm at angle 0: exact, and with gradients to the variances where wanted."""
+        if self._tracks():
+            zero = torch.zeros(1, dtype=torch.float64, device=device)
+            return program.above(self.parts, kind, zero)[:, 0]
+        cache: dict[Kind, Tensor] = self.__dict__.setdefault("_origins", {})
+        if kind not in cache:
+            with torch.no_grad():
+                zero = torch.zeros(1, dtype=torch.float64)
+                cache[kind] = program.above(self.parts, kind, zero)[:, 0]
+        return cache[kind].to(device)
 
     def function(self, kind: Kind = "ntk") -> KernelFunction:
         """One of the two kernels as a function of inputs, for what takes any kernel."""
