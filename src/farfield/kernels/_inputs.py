@@ -51,8 +51,8 @@ class Rows:
         if not bool(torch.isfinite(self.q.detach()).all()):
             raise InvalidValueError(
                 "The mean square of an input's pre-activations is not finite in float64: some input is not finite "
-                "or larger than about 1e150. Only a norm directly above the first Dense layer takes any size: scale the "
-                "inputs, or put one there."
+                "or larger than about 1e150. Only a norm directly above the first Dense layer takes any size: scale "
+                "the inputs, or put one there."
             )
         return self
 

@@ -294,8 +294,12 @@ class NetworkKernel:
         return WalkTile(self.parts, kind, dtype, rows1, rows2, _span(rows1, rows2), table)
 
     def _table(self, kind: Kind, dtype: torch.dtype) -> Interpolant | None:
-        """The polynomial, if there is to be one: what is too sharp for it goes layer by layer, as exactly."""
-        if not self.compress:
+        """The polynomial, or None where there is nothing to compress or no polynomial that is good enough.
+
+        An activation that jumps makes such a network: the angle above it goes like the root of the angle below. So does
+        great depth without order: a peak at θ = 0 that no short polynomial has.
+        """
+        if not (self.compress and self.parts.compressible):
             return None
         try:
             return self.table(kind, dtype)
