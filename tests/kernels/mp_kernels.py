@@ -69,19 +69,23 @@ def gelu(q1: Any, q2: Any, k: Any) -> tuple[Any, Any]:
     return value, steps + bumps * k * (mixed + 1 / det)
 
 
-def _activation(sigma: Any) -> tuple[Any, Any]:
-    """(pair function, mean function of the variance) by name."""
+def _activation(sigma: Any) -> tuple[Any, Any, Any]:
+    """(pair function, second moment and mean as functions of the variance) by name."""
     name, parameters = sigma.name, dict(sigma.parameters)
     if name in ("relu", "leaky_relu", "abs", "identity"):
         slope = {"relu": 0, "abs": -1, "identity": 1}.get(name)
         slope = mp.mpf(parameters["negative_slope"]) if slope is None else mp.mpf(slope)
-        return lambda *a: leaky(slope, *a), lambda q: (1 - slope) * mp.sqrt(q / (2 * mp.pi))
+        return (
+            lambda *a: leaky(slope, *a),
+            lambda q: (1 + slope**2) * q / 2,
+            lambda q: (1 - slope) * mp.sqrt(q / (2 * mp.pi)),
+        )
     if name == "relu_squared":
-        return relu_squared, lambda q: q / 2
+        return relu_squared, lambda q: 3 * q * q / 2, lambda q: q / 2
     if name == "erf":
-        return soft_step, lambda q: mp.mpf(0)
+        return soft_step, lambda q: soft_step(q, q, q)[0], lambda q: mp.mpf(0)
     if name == "gelu":
-        return gelu, lambda q: q / mp.sqrt(2 * mp.pi * (1 + q))
+        return gelu, lambda q: gelu(q, q, q)[0], lambda q: q / mp.sqrt(2 * mp.pi * (1 + q))
     raise NotImplementedError(name)
 
 
@@ -98,14 +102,13 @@ def _apply(layer: Layer, f: Features) -> Features:
         return Features(w * f.q1 + b, w * f.q2 + b, k, k + w * f.t)
     if isinstance(layer, Activate):
         assert f.gaussian
-        pair, mean = _activation(layer.sigma)
-        one = mp.mpf(1)
-        c = 1 / pair(one, one, one)[0] if layer.normalized else one
+        pair, second, mean = _activation(layer.sigma)
+        root = 1 / mp.sqrt(second(mp.mpf(1))) if layer.scale is None else _number(layer.scale)
         value, slope = pair(f.q1, f.q2, f.k)
-        second1, second2 = pair(f.q1, f.q1, f.q1)[0], pair(f.q2, f.q2, f.q2)[0]
-        root = mp.sqrt(c)
-        means = root * mean(f.q1), root * mean(f.q2)
-        return Features(c * second1, c * second2, c * value, c * slope * f.t, *means, gaussian=False)
+        c, means = root * root, (root * mean(f.q1), root * mean(f.q2))
+        return Features(
+            c * second(f.q1), c * second(f.q2), c * value, c * slope * f.t, *means, gaussian=False
+        )
     if isinstance(layer, LayerNorm):
         v1, v2 = f.q1 - f.m1**2, f.q2 - f.m2**2
         w = mp.sqrt(v1 * v2)

@@ -213,13 +213,12 @@ class NetworkKernel:
         if self._tracks():
             zero = torch.zeros(1, dtype=torch.float64, device=device)
             return program.above(self.parts, kind, zero)[:, 0]
-        cache: dict[Any, Tensor] = self.__dict__.setdefault("_origins", {})
-        key = (kind, self._values())
-        if key not in cache:
+        cache: dict[Kind, tuple[Any, Tensor]] = self.__dict__.setdefault("_origins", {})
+        if kind not in cache or cache[kind][0] != self._values():
             with torch.no_grad():
                 zero = torch.zeros(1, dtype=torch.float64)
-                cache[key] = program.above(self.parts, kind, zero)[:, 0]
-        return cache[key].to(device)
+                cache[kind] = self._values(), program.above(self.parts, kind, zero)[:, 0]
+        return cache[kind][1].to(device)
 
     def function(self, kind: Kind = "ntk") -> KernelFunction:
         """One of the two kernels as a function of inputs, for what takes any kernel."""
@@ -296,8 +295,8 @@ class NetworkKernel:
     def _table(self, kind: Kind, dtype: torch.dtype) -> Interpolant | None:
         """The polynomial, or None where there is nothing to compress or no polynomial that is good enough.
 
-        An activation that jumps makes such a network: the angle above it goes like the root of the angle below. So does
-        great depth without order: a peak at θ = 0 that no short polynomial has.
+        An activation that jumps makes such a network: the angle above it goes like the root of the angle below. So
+        does a deep one that tells near inputs apart: a peak at θ = 0 that no short polynomial has.
         """
         if not (self.compress and self.parts.compressible):
             return None
@@ -320,16 +319,16 @@ class NetworkKernel:
                 "the network "
                 "has biases or an activation that is not positively homogeneous."
             )
-        cache: dict[Any, Interpolant | PrecisionError] = self.__dict__.setdefault("_tables", {})
-        key = (kind, dtype, self._values())
-        if key not in cache:
+        cache: dict[Any, tuple[Any, Interpolant | PrecisionError]] = self.__dict__.setdefault("_tables", {})
+        values, found = cache.get((kind, dtype), (None, None))
+        if found is None or values != self._values():
             functions = functools.partial(program.above, self.parts, kind)
             try:
                 with torch.no_grad():
-                    cache[key] = fit(functions, tolerance=self.tolerance or _TOLERANCE[dtype], dtype=dtype)
+                    found = fit(functions, tolerance=self.tolerance or _TOLERANCE[dtype], dtype=dtype)
             except PrecisionError as error:
-                cache[key] = error
-        found = cache[key]
+                found = error
+            cache[kind, dtype] = self._values(), found
         if isinstance(found, PrecisionError):
             raise found
         return found
