@@ -27,9 +27,9 @@ Variance: TypeAlias = float | Tensor
 
 
 def _check_variance(name: str, value: Variance, least: float) -> None:
-    number = float(value.detach()) if isinstance(value, Tensor) else float(value)
     if isinstance(value, Tensor) and value.numel() != 1:
         raise InvalidValueError(f"{name} is one number, got a tensor of shape {tuple(value.shape)}.")
+    number = float(value.detach()) if isinstance(value, Tensor) else float(value)
     if not (math.isfinite(number) and number >= least and (number > 0 or name != "weight_var")):
         raise InvalidValueError(
             f"A {name} is finite and {'> 0' if name == 'weight_var' else '>= 0'}, got {number!r}."
