@@ -13,6 +13,7 @@ PACKAGES = (
     "farfield.geometry",
     "farfield.engine",
     "farfield.nn",
+    "farfield.kernels",
     "farfield.papers",
     "farfield.report",
     "farfield.errors",
