@@ -81,8 +81,6 @@ class _InfiniteWidthKernel(Kernel):  # type: ignore[misc]
         ):
             self._set(name, initial)
         if prior is not None:
-            if not isinstance(prior, Prior):
-                raise InvalidValueError(f"{name}_prior is a gpytorch.priors.Prior, got {prior!r}.")
             closures = {"weight_var": (_weight_var, _set_weight_var), "bias_var": (_bias_var, _set_bias_var)}
             self.register_prior(f"{name}_prior", prior, *closures[name])
 
@@ -112,7 +110,7 @@ class _InfiniteWidthKernel(Kernel):  # type: ignore[misc]
 
     def _set(self, name: str, value: float | Tensor) -> None:
         raw: Tensor = getattr(self, f"raw_{name}")
-        value = torch.as_tensor(value).to(raw)
+        value = torch.as_tensor(value, dtype=raw.dtype, device=raw.device)
         self.initialize(**{f"raw_{name}": getattr(self, f"raw_{name}_constraint").inverse_transform(value)})
 
     def network(self) -> NetworkKernel:
@@ -158,17 +156,17 @@ class _InfiniteWidthKernel(Kernel):  # type: ignore[misc]
         same = x1 is x2 or (
             x1.shape == x2.shape and not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2)
         )
+        batch = torch.broadcast_shapes(self.batch_shape, x1.shape[:-2], x2.shape[:-2])
         weights, biases = self.weight_var, self.bias_var
         if weights.numel() == 1:
-            return self._one(weights.reshape(()), biases.reshape(()), x1, None if same else x2, diag).expand(
-                *torch.broadcast_shapes(self.batch_shape, x1.shape[:-2], x2.shape[:-2]),
-                *((-1,) if diag else (-1, -1)),
-            )
-        batch = torch.broadcast_shapes(self.batch_shape, x1.shape[:-2], x2.shape[:-2])
+            rows = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+            x1, x2 = (x.expand(*rows, *x.shape[-2:]) for x in (x1, x2))
+            value = self._one(weights.reshape(()), biases.reshape(()), x1, None if same else x2, diag)
+            return value.expand(*batch, *value.shape[len(rows) :])
         weights, biases = (v.squeeze((-2, -1)).expand(batch).reshape(-1) for v in (weights, biases))
-        rows1, rows2 = (x.expand(*batch, *x.shape[-2:]).flatten(end_dim=-3) for x in (x1, x2))
+        x1, x2 = (x.expand(*batch, *x.shape[-2:]).flatten(end_dim=-3) for x in (x1, x2))
         values = [
-            self._one(w, b, rows1[k], None if same else rows2[k], diag)
+            self._one(w, b, x1[k], None if same else x2[k], diag)
             for k, (w, b) in enumerate(zip(weights, biases, strict=True))
         ]
         return torch.stack(values).reshape(*batch, *values[0].shape)
