@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 import torch
@@ -13,6 +12,7 @@ from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.kernels import KernelFunction, NetworkKernel
 from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve
+from farfield.regression._data import budget, check_finite, checked_data, refuse_conflicts
 from farfield.regression._factor import Factor, factorize
 from farfield.regression._lanczos import lanczos
 from farfield.regression._pcg import FactorPreconditioner, LowRankPreconditioner, relative
@@ -20,14 +20,12 @@ from farfield.regression._pivoted import low_rank
 from farfield.regression._posterior import Posterior
 from farfield.regression._system import DenseSystem, System, TiledSystem
 
-__all__ = ["budget", "fit", "pairs_of_targets"]
+__all__ = ["fit"]
 
 _CAP = 1e-6
 """Largest jitter chosen by itself, as a share of the mean diagonal."""
 _TILES = 1_000_000_000
 """Most that tiles take of a budget, however large: more does not make them faster."""
-_SHARE = 0.6
-"""Of the machine's memory that memory='auto' takes."""
 
 
 def fit(
@@ -108,10 +106,10 @@ def fit(
     covariance, network = resolve(kernel, kind)
     if isinstance(covariance, KernelFunction):
         kind = covariance.kind
-    x, targets = _checked(x, y)
+    x, targets = checked_data(x, y)
     _check_settings(noise, jitter, tolerance, solver, precision)
     if noise == 0 and jitter in ("auto", 0):
-        _refuse_conflicts(x, targets)
+        refuse_conflicts(x, targets)
     n, room = len(x), budget(memory)
     stored = n * n * (8 if precision == "float64" else 4)
     if solver == "auto":
@@ -178,7 +176,7 @@ def _exact(
 ) -> tuple[System, Tensor, Tensor]:
     matrix = torch.empty(len(x), len(x), dtype=torch.float64, device=x.device)
     diagonal = fill(matrix, kernel, x, work, checkpoint=checkpoint, progress=progress)
-    _check_finite(diagonal)
+    check_finite(diagonal)
     mean = float(diagonal.mean())
     reached = float("inf")
     for again, extra in enumerate(_ladder(jitter, mean, torch.float64, _CAP)):
@@ -205,7 +203,7 @@ def _single_factor(
     """A factor in float32; its jitter is the preconditioner's alone."""
     matrix = torch.empty(len(x), len(x), dtype=torch.float32, device=x.device)
     diagonal = fill(matrix, kernel, x.to(torch.float32), work, checkpoint=checkpoint, progress=progress)
-    _check_finite(diagonal)
+    check_finite(diagonal)
     mean = float(diagonal.mean())
     for again, extra in enumerate(_ladder("auto", mean, torch.float32, 1e-1)):
         factor = factorize(matrix, diagonal, shift + extra, again=again > 0, progress=progress)
@@ -282,30 +280,6 @@ def _preconditioner(
 # ------------------------------------------------------------------ arguments
 
 
-def budget(memory: int | str) -> int:
-    """Bytes; ``"auto"`` is 60% of the machine's memory."""
-    if memory != "auto":
-        return engines.parse_memory(memory)
-    return int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
-def _checked(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs and targets in float64, the latter with one column an output."""
-    if x.dim() != 2 or y.dim() not in (1, 2) or len(x) != len(y) or len(x) == 0:
-        raise InvalidValueError(
-            "There are n ≥ 1 inputs of shape (n, d) and targets of shape (n,) or (n, k); got shapes "
-            f"{tuple(x.shape)} and {tuple(y.shape)}."
-        )
-    x, y = x.detach().to(torch.float64), y.detach().to(torch.float64)
-    for name, value in (("inputs", x), ("targets", y)):
-        bad = int((~torch.isfinite(value)).sum())
-        if bad:
-            raise InvalidValueError(
-                f"The {name} are finite; {bad} of their entries are not. Drop or replace those."
-            )
-    return x, y if y.dim() == 2 else y[:, None]
-
-
 def _check_settings(noise: float, jitter: float | str, tolerance: float, solver: str, precision: str) -> None:
     size = 0.0 if jitter == "auto" else jitter
     if not (noise >= 0 and isinstance(size, int | float) and size >= 0 and 0 < tolerance < 1):
@@ -317,39 +291,6 @@ def _check_settings(noise: float, jitter: float | str, tolerance: float, solver:
         raise InvalidValueError(
             "The solver is 'auto', 'cholesky' or 'pcg' and the precision 'float64' or 'float32'; got "
             f"{solver!r} and {precision!r}."
-        )
-
-
-def pairs_of_targets(x: Tensor, y: Tensor) -> tuple[int, float]:
-    """How many inputs occur more than once with different targets, and the largest difference."""
-    _, group, counts = torch.unique(x, dim=0, return_inverse=True, return_counts=True)
-    if len(counts) == len(x):
-        return 0, 0.0
-    index = group[:, None].expand_as(y)
-    low, high = (
-        torch.zeros(len(counts), y.shape[1], dtype=y.dtype, device=y.device).scatter_reduce(
-            0, index, y, how, include_self=False
-        )
-        for how in ("amin", "amax")
-    )
-    spread = (high - low).amax(1)
-    return int((spread > 0).sum()), float(spread.max())
-
-
-def _refuse_conflicts(x: Tensor, y: Tensor) -> None:
-    groups, spread = pairs_of_targets(x, y)
-    if groups:
-        raise InvalidValueError(
-            f"Without noise the fit goes through every target, and {groups} inputs occur more than once "
-            f"with different targets (differences up to {spread:.3g}). Pass noise=, the variance of the "
-            "targets at one input, or average them."
-        )
-
-
-def _check_finite(diagonal: Tensor) -> None:
-    if not bool(torch.isfinite(diagonal).all()):
-        raise PrecisionError(
-            "k(x, x) is not finite for some inputs: they overflow the kernel's floating point. Scale the inputs."
         )
 
 
