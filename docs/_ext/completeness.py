@@ -11,7 +11,9 @@ logger = logging.getLogger(__name__)
 PACKAGES = (
     "farfield.gaussian",
     "farfield.geometry",
+    "farfield.engine",
     "farfield.nn",
+    "farfield.kernels",
     "farfield.papers",
     "farfield.report",
     "farfield.errors",

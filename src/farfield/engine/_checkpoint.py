@@ -174,5 +174,6 @@ def _storable(value: Any) -> Any:
         return {_storable(key): _storable(item) for key, item in value.items()}
     raise InvalidValueError(
         "A checkpoint stores tensors, numbers, texts, None and tuples, lists and dicts of those, because reading "
-        f"anything else back would run code; got {type(value).__qualname__}. Return its parts, or run without a checkpoint."
+        f"anything else back would run code; got {type(value).__qualname__}. Return its parts, or run without a "
+        "checkpoint."
     )

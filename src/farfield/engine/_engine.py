@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sized
 from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from farfield.engine._checkpoint import Checkpoint
@@ -32,8 +33,8 @@ class Engine(ABC):
 
     A *task* is a picklable callable of one item whose result depends on the item alone, so that it may run anywhere,
     and twice. Results come in the order of the items and are combined in an order fixed by their number. Which engine
-    ran them, and with how many workers, does not show in a single bit, as long as a task itself computes with the same
-    number of torch threads.
+    ran them, and with how many workers, does not show in a single bit, as long as a task itself computes with the
+    same number of torch threads.
 
     A task that raises ends the run with :class:`TaskError`, which names the item. What was finished by then is in the
     checkpoint, if there is one.
@@ -174,7 +175,7 @@ class Engine(ABC):
     @final
     def fill(
         self,
-        out: Tensor | np.ndarray[Any, Any],
+        out: Tensor | NDArray[Any],
         task: Callable[[Tile], Tensor],
         tiles: Iterable[Tile],
         *,
@@ -190,7 +191,8 @@ class Engine(ABC):
             Shape (..., rows, columns): a tensor, or an array such as a ``numpy.memmap``, written in place. Entries
             that no tile covers stay as they are.
         task
-            Gives a tensor of shape (..., *tile.shape) and of the dtype of ``out``, on any device.
+            Gives a tensor of the shape of its tile, after the leading axes of ``out`` if any, and of the dtype of
+            ``out``, on any device.
         tiles
             From :func:`tiles`.
         symmetric

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from farfield.engine._tile import Tile
@@ -15,7 +16,7 @@ from farfield.errors import InvalidValueError
 __all__ = ["as_matrix", "check_tiles", "write_tile"]
 
 
-def as_matrix(out: Tensor | np.ndarray[Any, Any]) -> Tensor:
+def as_matrix(out: Tensor | NDArray[Any]) -> Tensor:
     """What is to be filled as a tensor over the same memory."""
     if isinstance(out, np.ndarray):
         if not out.flags.writeable:
@@ -62,5 +63,4 @@ def write_tile(matrix: Tensor, tile: Tile, result: Tensor, symmetric: bool) -> N
         result = torch.where(upper, result, result.mT)
     matrix[..., tile.row_slice, tile.column_slice] = result
     if symmetric and not tile.on_diagonal:
-        # Transposed in cache first: torch copies into a strided block of a large matrix row by row.
-        matrix[..., tile.column_slice, tile.row_slice] = result.mT.contiguous()
+        matrix[..., tile.column_slice, tile.row_slice] = result.mT

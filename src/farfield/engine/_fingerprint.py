@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
@@ -104,7 +105,8 @@ def _feed(digest: Any, value: Any) -> None:
 
 
 def _is_frozen(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and bool(value.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+    params: Any = getattr(value, "__dataclass_params__", None)
+    return params is not None and bool(params.frozen)
 
 
 def _name(value: Any) -> str:
@@ -113,7 +115,7 @@ def _name(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-def _feed_array(digest: Any, array: np.ndarray[Any, Any]) -> None:
+def _feed_array(digest: Any, array: NDArray[Any]) -> None:
     if array.dtype.hasobject:
         raise _no_content(array)
     _put(digest, "array", f"{array.dtype.str} {array.shape}".encode())

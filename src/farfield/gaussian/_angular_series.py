@@ -89,7 +89,9 @@ def basis(x: Tensor, count: int) -> Tensor:
 def to_coefficients(count: int) -> Tensor:
     """The matrix from values at the Chebyshev points x_j = cos(π(2j+1)/2n) to coefficients."""
     j = np.arange(count)
-    matrix = np.cos(math.pi / (2 * count) * (2 * j + 1) * j[:, None]) * (2.0 / count)
+    # Reduced as a whole number: a cosine of a large angle has lost digits of the angle.
+    turns = ((2 * j + 1) * j[:, None]) % (4 * count)
+    matrix = np.cos(math.pi / (2 * count) * turns) * (2.0 / count)
     matrix[0] /= 2.0
     return torch.from_numpy(matrix)
 
@@ -135,7 +137,7 @@ class AngleSeries:
     parity, jumps
         Of the activation.
     error
-        Largest error of S between the nodes.
+        Twice the largest error of S met between the nodes, relative to the largest |S|.
     """
 
     slopes: Tensor
@@ -170,15 +172,22 @@ class AngleSeries:
         return cls(slopes, to_means(len(values), top, jumps) @ slopes, parity, jumps, error)
 
 
+def _cut(coefficients: Tensor, tolerance: float) -> Tensor:
+    """Without the last terms, as far as they are rounding noise beside the tolerance: each costs a pass."""
+    size = coefficients.abs()
+    large = torch.nonzero(size > 3e-3 * tolerance * size.sum()).flatten()
+    return coefficients[: int(large[-1]) + 1 if large.numel() else 1].clone()
+
+
 def fit_series(
     sample: Callable[[Tensor], Tensor], parity: Parity, jumps: bool, tolerance: float, what: str
 ) -> AngleSeries:
     """The shortest series within the tolerance, relative to the largest |S|; checked between its nodes."""
     top = math.pi if parity == "none" else math.pi / 2
-    # Half-way between the first points of the longest series, too: features near an end show there first.
-    check = torch.cat(
-        [torch.linspace(0.02, 0.98, 13, dtype=torch.float64) * top, angle_nodes(81, top)[[1, -2]] * 1.01]
-    )
+    # Between the outermost points of a long series, too: features near an end show there first.
+    edge = angle_nodes(81, top)[:2].mean()
+    inner = torch.linspace(0.02, 0.98, 13, dtype=torch.float64) * top
+    check = torch.cat([edge[None], inner, top - edge[None]])
     truth = sample(check)
     values = torch.empty(0, dtype=torch.float64)
     error = math.inf
@@ -191,14 +200,12 @@ def fit_series(
             values = torch.stack([fresh[0], values, fresh[1]], -1).reshape(-1)
         slopes = to_coefficients(count) @ values
         size = float(values.abs().max()) or 1.0
-        error = float((clenshaw_angle(slopes, check, top) - truth).abs().max()) / size
+        # Doubled: the largest error lies between the points looked at.
+        error = 2.0 * float((clenshaw_angle(slopes, check, top) - truth).abs().max()) / size
         error = max(error, float(slopes[-3:].abs().max()) / size)
         if error <= tolerance:
-            # What is dropped is far below the tolerance; every term costs a pass over the data.
-            tail = slopes.abs().flip(0).cumsum(0).flip(0)
-            keep = max(1, int((tail > 1e-2 * tolerance * size).sum()))
-            means = (to_means(count, top, jumps) @ slopes)[:keep]
-            return AngleSeries(slopes[:keep].clone(), means.clone(), parity, jumps, error)
+            means = to_means(count, top, jumps) @ slopes
+            return AngleSeries(_cut(slopes, tolerance), _cut(means, tolerance), parity, jumps, error)
     raise PrecisionError(
         f"The slope of the dual of {what} is not resolved to {tolerance:g} by a series of degree "
         f"{_COUNTS[-1] - 1} in the angle (reached {error:.1e}). Use a smaller variance or a larger tolerance."

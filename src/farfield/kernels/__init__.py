@@ -6,10 +6,12 @@ May import: engine, gaussian, nn, errors, _typing. Never: solves with a kernel, 
 
 from __future__ import annotations
 
+from farfield.kernels._from_module import from_module
 from farfield.kernels._layers import Activate, Dense, Identity, Layer, LayerNorm, Residual, RMSNorm
 from farfield.kernels._mlp import mlp
 from farfield.kernels._network import KernelFunction, NetworkKernel
 from farfield.kernels._state import KernelState
+from farfield.kernels._supremum import sup_diagonal
 from farfield.kernels._table import Interpolant
 
 __all__ = [
@@ -24,5 +26,7 @@ __all__ = [
     "NetworkKernel",
     "RMSNorm",
     "Residual",
+    "from_module",
     "mlp",
+    "sup_diagonal",
 ]

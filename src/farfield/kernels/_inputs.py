@@ -15,7 +15,8 @@ from farfield.kernels._state import KernelState
 __all__ = ["Rows", "angles", "embed", "half_angle_squares", "normalize_inputs", "separate_pairs"]
 
 _NEAR = 4e-6
-"""Below this value of sin²(θ/2) a product of rounded unit vectors no longer fixes θ to 1e-13: differences are taken."""
+"""Below this value of sin²(θ/2) a product of rounded unit vectors no longer fixes θ to 1e-13: differences are
+taken."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,11 @@ def half_angle_squares(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
     Near 0 and 1 the product has lost its digits; there, and only there, |u − v|²/4 and |u + v|²/4 are taken.
     """
-    sine2 = torch.baddbmm(_half(u, v), u, v.transpose(-1, -2), beta=1.0, alpha=-0.5) if u.dim() == 3 else (
-        0.5 - 0.5 * (u @ v.transpose(-1, -2))
-    )
+    sine2 = (u @ v.mT).mul_(-0.5).add_(0.5)
     cosine2 = 1.0 - sine2
     _repair(sine2, u, v, -1.0)
     _repair(cosine2, u, v, 1.0)
     return sine2, cosine2
-
-
-def _half(u: Tensor, v: Tensor) -> Tensor:
-    return u.new_full((u.shape[0], 1, 1), 0.5).expand(u.shape[0], u.shape[1], v.shape[1])
 
 
 def _repair(square: Tensor, u: Tensor, v: Tensor, sign: float) -> None:
@@ -134,17 +129,20 @@ def separate_pairs(rows: Rows, dtype: torch.dtype, *, tangent: bool) -> KernelSt
 def normalize_inputs(x: Tensor, *, center: bool) -> Tensor:
     """LayerNorm (or RMSNorm) of the raw inputs: a finite-dimensional map, ε = 0.
 
-    In one dimension LayerNorm leaves nothing, in two only the sign of x₁ − x₂: the first is refused, the second warned of.
+    In one dimension LayerNorm leaves nothing, in two only the sign of x₁ − x₂: the first is refused, the second
+    warned of.
     """
     n0 = x.shape[-1]
     if center and n0 == 1:
         raise InvalidValueError(
-            "LayerNorm over one input feature gives 0 for every input: the network would be constant. Put a Dense layer "
+            "LayerNorm over one input feature gives 0 for every input: the network would be constant. Put a "
+            "Dense layer "
             "before it."
         )
     if n0 <= (2 if center else 1):
         warnings.warn(
-            f"A norm over {n0} raw input feature{'s' if n0 > 1 else ''} keeps only a sign: the network can take two values. "
+            f"A norm over {n0} raw input feature{'s' if n0 > 1 else ''} keeps only a sign: the network can "
+            f"take two values. "
             "Put a Dense layer before it.",
             stacklevel=3,
         )

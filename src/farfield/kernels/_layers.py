@@ -87,8 +87,6 @@ class Dense(Layer):
         return KernelState(theta, q1, q2, ntk, gaussian=True, far=state.far, span=span)
 
 
-
-
 @functools.lru_cache(maxsize=1024)
 def _second_moment(sigma: Activation) -> float:
     return moments(sigma).second
@@ -96,7 +94,7 @@ def _second_moment(sigma: Activation) -> float:
 
 @dataclass(frozen=True)
 class Activate(Layer):
-    r"""ξ = √c φ(z) with c = 1/E φ(u)², u ~ N(0, 1), or ξ = φ(z) with ``normalized=False``.
+    r"""ξ = √c φ(z) with c = 1/E φ(u)², u ~ N(0, 1), or with another factor √c.
 
     .. math:: K^+ = c\,\mathbb E\,\varphi(z)\varphi(z'), \qquad
               \Theta^+ = c\,\mathbb E\,\varphi'(z)\varphi'(z')\;\Theta
@@ -108,8 +106,8 @@ class Activate(Layer):
     ----------
     sigma
         Name, Activation, callable or elementwise module.
-    normalized
-        Whether √c is there ([P1] has it).
+    scale
+        √c; the one that makes E ξ² = 1 at unit variance if None ([P1]), 1.0 for the plain activation.
 
     References
     ----------
@@ -117,15 +115,17 @@ class Activate(Layer):
     """
 
     sigma: Activation
-    normalized: bool = True
+    scale: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", activation(self.sigma))
+        if self.scale is not None and not (math.isfinite(self.scale) and self.scale != 0):
+            raise InvalidValueError(f"An activation's scale is finite and not 0, got {self.scale!r}.")
 
     @property
     def factor(self) -> float:
         """The constant c."""
-        return 1.0 / _second_moment(self.sigma) if self.normalized else 1.0
+        return 1.0 / _second_moment(self.sigma) if self.scale is None else self.scale**2
 
     def dual(self, state: KernelState) -> AngularDual:
         """The activation's expectations over the range of variances found in the state."""
@@ -142,18 +142,20 @@ class Activate(Layer):
         require_gaussian(state, f"The activation {self.sigma.name}")
         if state.far and self.sigma.homogeneity != 1:
             raise InvalidValueError(
-                f"The slope at infinity is known for activations with φ(ax) = aφ(x), a > 0; {self.sigma.name} is not one."
+                f"The slope at infinity is known for activations with φ(ax) = aφ(x), a > 0; {self.sigma.name} "
+                f"is not one."
             )
         if self.sigma.jumps and state.ntk is not None:
             raise InvalidValueError(
                 f"{self.sigma.name} jumps, so its tangent kernel is infinite on the diagonal. Only the nngp exists."
             )
         dual, c = self.dual(state), self.factor
+        root = math.copysign(math.sqrt(c), 1.0 if self.scale is None else self.scale)
         theta = half_chord_angle(*dual.pair(state.theta, state.q1, state.q2))
         q1 = c * dual.second(state.q1)
         q2 = q1 if state.common else c * dual.second(state.q2)
-        mean1 = math.sqrt(c) * dual.mean(state.q1)
-        mean2 = mean1 if state.common else math.sqrt(c) * dual.mean(state.q2)
+        mean1 = root * dual.mean(state.q1)
+        mean2 = mean1 if state.common else root * dual.mean(state.q2)
         ntk = None
         if state.ntk is not None:
             ntk = c * dual.slope(state.theta, state.q1, state.q2) * state.ntk
@@ -204,7 +206,8 @@ class LayerNorm(Layer):
         v1, v2 = state.q1 - m1 * m1, state.q2 - m2 * m2
         if bool((v1.detach() <= 1e-14 * state.q1.detach()).any()):
             raise InvalidValueError(
-                "LayerNorm divides by the spread of the features over units, and there is none: the activation below is "
+                "LayerNorm divides by the spread of the features over units, and there is none: the activation "
+                "below is "
                 "constant at this variance."
             )
         # R − K = ½-chords below; with w = √(v₁v₂) and R = √(q₁q₂): w + m₁m₂ − R = −(√v₁m₂ − √v₂m₁)²/(R + w + m₁m₂).
@@ -231,9 +234,7 @@ class RMSNorm(Layer):
     def __call__(self, state: KernelState) -> KernelState:
         """The state above this layer."""
         out = _divide(state, state.q1, state.q2, state.theta, state.gaussian)
-        return out.replace(
-            mean1=state.mean1 / torch.sqrt(state.q1), mean2=state.mean2 / torch.sqrt(state.q2)
-        )
+        return out.replace(mean1=state.mean1 / torch.sqrt(state.q1), mean2=state.mean2 / torch.sqrt(state.q2))
 
     @property
     def cuts(self) -> bool:
@@ -254,8 +255,8 @@ class Identity(Layer):
 class Residual(Layer):
     r"""ξ + branch(ξ): K⁺ = K + K_branch, Θ⁺ = Θ + Θ_branch.
 
-    The cross terms vanish because the branch ends in a Dense layer of its own, whose weights have mean 0: anything else
-    is refused.
+    The cross terms vanish because the branch ends in a Dense layer of its own, whose weights have mean 0:
+    anything else is refused.
 
     Parameters
     ----------
@@ -271,8 +272,10 @@ class Residual(Layer):
         tail = self.branch[above[-1] + 1 :] if above else ()
         if not above or any(not isinstance(layer, LayerNorm | RMSNorm | Identity) for layer in tail):
             raise InvalidValueError(
-                "A residual branch ends in a Dense layer (norms may follow): without its mean-zero weights the branch is "
-                f"correlated with what it is added to. Got {', '.join(map(repr, self.branch)) or 'an empty branch'}."
+                "A residual branch ends in a Dense layer (norms may follow): without its mean-zero weights the "
+                "branch is "
+                f"correlated with what it is added to. Got "
+                f"{', '.join(map(repr, self.branch)) or 'an empty branch'}."
             )
 
     def __call__(self, state: KernelState) -> KernelState:

@@ -36,7 +36,8 @@ def mlp(
     activation
         Name, Activation, callable or elementwise module.
     layer_norm
-        Hidden layers with a norm: ``"first"``, ``"second"``, ``"last"``, ``"every"``, their indices counted from 0, or None.
+        Hidden layers with a norm: ``"first"``, ``"second"``, ``"last"``, ``"every"``, their indices counted
+        from 0, or None.
     placement
         ``"pre"``: Dense → norm → activation ([P1]). ``"post"``: Dense → activation → norm ([P2]).
     norm
@@ -44,8 +45,8 @@ def mlp(
     weight_var, bias_var
         σ_w² and σ_b² of every layer in the NTK parametrisation; numbers, or 0-dim tensors to differentiate by.
     normalized
-        Whether activations are scaled to E φ(u)² = 1, as in [P1]. With ``normalized=False`` and ``weight_var=2`` a ReLU
-        network has the same hidden layers.
+        Whether activations are scaled to E φ(u)² = 1, as in [P1]. With ``normalized=False`` and
+        ``weight_var=2`` a ReLU network has the same hidden layers.
     compress, tolerance
         As in :class:`NetworkKernel`.
 
@@ -54,8 +55,8 @@ def mlp(
     >>> import torch
     >>> k = mlp(depth=3, activation="gelu", layer_norm="every", bias_var=0.1)
     >>> k.ntk(torch.eye(2, dtype=torch.float64))
-    tensor([[3.0180, 0.7196],
-            [0.7196, 3.0180]], dtype=torch.float64)
+    tensor([[4.2350, 1.2351],
+            [1.2351, 4.2350]], dtype=torch.float64)
     """
     if depth < 1:
         raise InvalidValueError(f"A network has at least one hidden layer, got depth={depth}.")
@@ -68,7 +69,7 @@ def mlp(
     norm_layer: Layer = LayerNorm() if norm == "layer" else RMSNorm()
     layers: list[Layer] = []
     for k in range(depth):
-        unit: list[Layer] = [Activate(sigma, normalized)]
+        unit: list[Layer] = [Activate(sigma, None if normalized else 1.0)]
         if k in where:
             unit = [norm_layer, *unit] if placement == "pre" else [*unit, norm_layer]
         layers += [Dense(weight_var, bias_var), *unit]

@@ -15,6 +15,9 @@ from farfield.kernels._layers import Activate, Dense, Identity, Layer, LayerNorm
 from farfield.kernels._state import KernelState
 from farfield.kernels._table import Interpolant
 
+_OBTUSE = 0.99
+"""Up to this value of sin²(θ/2) its complement to 1 is right in float32."""
+
 __all__ = ["Kind", "Parts", "TableTile", "WalkTile", "above", "split", "walk"]
 
 Kind: TypeAlias = Literal["nngp", "ntk"]
@@ -35,8 +38,8 @@ class Parts:
     above
         The rest.
     degree
-        Where there is no such norm, but everything above the first Dense layer is positively homogeneous of a degree p, that
-        degree: lengths are then a factor (q q′)^{p/2}, and the angle says the rest. Else None.
+        Where there is no such norm, but everything above the first Dense layer is positively homogeneous of a
+        degree p, that degree: lengths are then a factor (q q′)^{p/2}, and the angle says the rest. Else None.
     """
 
     inputs: tuple[Layer, ...]
@@ -61,7 +64,8 @@ def split(layers: tuple[Layer, ...]) -> Parts:
     start = next((k for k, layer in enumerate(layers) if isinstance(layer, Dense)), None)
     if start is None:
         raise InvalidValueError(
-            "A network of infinite width has a Dense layer between its inputs and everything else; there is none among "
+            "A network of infinite width has a Dense layer between its inputs and everything else; there is "
+            "none among "
             f"{', '.join(type(layer).__name__ for layer in layers) or 'no layers'}."
         )
     for layer in layers[:start]:
@@ -88,8 +92,8 @@ def _gaussian(layers: tuple[Layer, ...]) -> bool:
 def _cuts(layers: tuple[Layer, ...], k: int) -> bool:
     """Whether nothing but the angle passes the k-th layer.
 
-    Behind an activation RMSNorm also lets the mean over units pass, which may differ between inputs. A Dense layer above
-    does not see it.
+    Behind an activation RMSNorm also lets the mean over units pass, which may differ between inputs. A Dense
+    layer above does not see it.
     """
     if not layers[k].cuts:
         return False
@@ -98,12 +102,14 @@ def _cuts(layers: tuple[Layer, ...], k: int) -> bool:
 
 
 def _degree(layers: tuple[Layer, ...]) -> float | None:
-    """p with K(ax, x′) = aᵖ K(x, x′) above the first Dense layer, if the layers have one."""
+    """P with K(ax, x′) = aᵖ K(x, x′) above the first Dense layer, if the layers have one."""
     degree = 1.0
     for layer in layers:
         if isinstance(layer, Activate) and layer.sigma.homogeneity is not None:
             degree *= float(layer.sigma.homogeneity)
-        elif not (isinstance(layer, Dense) and not isinstance(layer.bias_var, Tensor) and layer.bias_var == 0):
+        elif not (
+            isinstance(layer, Dense) and not isinstance(layer.bias_var, Tensor) and layer.bias_var == 0
+        ):
             return None
     return degree
 
@@ -130,7 +136,8 @@ def unit_state(theta: Tensor, ntk: Tensor | None, *, gaussian: bool) -> KernelSt
 
 
 def above(parts: Parts, kind: Kind, theta: Tensor) -> Tensor:
-    r"""The functions of the angle that stand for the layers above the cut, stacked: shape (functions, *theta.shape).
+    r"""The functions of the angle that stand for the layers above the cut, stacked: shape (functions,
+    *theta.shape).
 
     One where the cut is at the inputs or only the covariance is asked for. Otherwise two, A and B, with
     Θ_out = A(θ) + B(θ)·Θ_in: the tangent kernel that enters is not a function of the angle, but Θ is affine in it.
@@ -146,7 +153,9 @@ def above(parts: Parts, kind: Kind, theta: Tensor) -> Tensor:
     return torch.stack([zero, one - zero])
 
 
-def first_state(rows1: Rows, rows2: Rows, dtype: torch.dtype, kind: Kind, span: tuple[float, float], far: bool) -> KernelState:
+def first_state(
+    rows1: Rows, rows2: Rows, dtype: torch.dtype, kind: Kind, span: tuple[float, float], far: bool
+) -> KernelState:
     """The state behind the first Dense layer for every pair: angles exact, Θ = K."""
     theta = angles(rows1.unit, rows2.unit).to(dtype)
     q1, q2 = rows1.q.to(dtype).unsqueeze(-1), rows2.q.to(dtype).unsqueeze(-2)
@@ -188,8 +197,8 @@ class WalkTile:
 class TableTile:
     """Task: one tile from the angles between the inputs alone, at a cost that does not depend on depth.
 
-    In float32 the product of unit vectors and the two half-angle squares are still taken in float64, which costs a tenth:
-    θ is then right to float32's last digit even for points 1e-7 apart.
+    In float32 the product of unit vectors and the two half-angle squares are still taken in float64, which
+    costs a tenth: θ is then right to float32's last digit even for points 1e-7 apart.
     """
 
     table: Interpolant
@@ -204,9 +213,9 @@ class TableTile:
         u, v = self.unit1[tile.row_slice], self.unit2[tile.column_slice]
         sine, cosine = _half_angles(u, v, self.dtype)
         a = self.table.strength
-        # x = 2(1 + a)·sin/(sin + a(1 + cos)) − 1, in place.
-        cosine.add_(1.0).mul_(a).add_(sine)
-        x = sine.div_(cosine).mul_(2.0 * (1.0 + a)).sub_(1.0)
+        # x = 2(1 + a)·sin/(a + a·cos + sin) − 1, in place.
+        torch.add(sine, cosine, alpha=a, out=cosine).add_(a)
+        x = torch.add(_scalar(-1.0, sine), sine.div_(cosine), alpha=2.0 * (1.0 + a), out=sine)
         value = self.table.evaluate_(x, 0, cosine)
         if self.scale1 is not None and self.scale2 is not None:
             value.mul_(self.scale1[tile.row_slice, None]).mul_(self.scale2[tile.column_slice])
@@ -214,11 +223,20 @@ class TableTile:
 
 
 def _half_angles(u: Tensor, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """sin(θ/2) and cos(θ/2) of every pair."""
+    """sin(θ/2) and cos(θ/2) of every pair, in tensors of their own."""
     if dtype == torch.float64:
         sine2, cosine2 = half_angle_squares(u, v)
         return sine2.clamp_(min=0).sqrt_(), cosine2.clamp_(min=0).sqrt_()
-    sine2 = torch.addmm(u.new_full((1, 1), 0.5), u, v.T, alpha=-0.5)
+    # Rounding could make a square negative; 1e-15 more, which moves no angle by a float32's last digit, spares
+    # a pass.
+    sine2 = torch.addmm(u.new_full((1, 1), 0.5 + 1e-15), u, v.T, alpha=-0.5)
     sine = sine2.to(dtype)
-    cosine = sine2.neg_().add_(1.0).to(dtype)
-    return sine.clamp_(min=0).sqrt_(), cosine.clamp_(min=0).sqrt_()
+    if float(sine.amax()) < _OBTUSE:
+        cosine = torch.sub(_scalar(1.0, sine), sine)
+    else:
+        cosine = sine2.neg_().add_(1.0).to(dtype).clamp_(min=0)
+    return sine.sqrt_(), cosine.sqrt_()
+
+
+def _scalar(value: float, like: Tensor) -> Tensor:
+    return torch.tensor(value, dtype=like.dtype, device=like.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +18,14 @@ class _Root(torch.autograd.Function):
     """√a with derivative 0 at 0: a half-chord of zero belongs to two equal points, where the kernel is even."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, a: Tensor) -> Tensor:
+    def forward(ctx: Any, a: Tensor) -> Tensor:
         value = torch.sqrt(a.clamp(min=0))
         ctx.save_for_backward(value)
         return value
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
-        (value,) = ctx.saved_tensors  # type: ignore[attr-defined]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (value,) = ctx.saved_tensors
         return torch.where(value > 0, grad / (2.0 * torch.where(value > 0, value, 1.0)), 0.0)
 
 
@@ -45,12 +46,13 @@ def half_chord_angle(deficit: Tensor, surplus: Tensor) -> Tensor:
 class KernelState:
     r"""Covariance and tangent kernel of one layer's features, for every pair of a first and a second input.
 
-    The correlation is kept as an angle, because correlations near ±1 lose their digits and angles near 0 and π do not:
+    The correlation is kept as an angle, because correlations near ±1 lose their digits and angles near 0 and π
+    do not:
 
     .. math:: K(x, x') = \sqrt{q(x)\,q(x')}\,\cos\theta(x, x')
 
-    All tensors broadcast against ``theta``; for a matrix of n × m pairs they have shapes (n, m), (n, 1) and (1, m), for
-    n separate pairs (n,) each.
+    All tensors broadcast against ``theta``; for a matrix of n × m pairs they have shapes (n, m), (n, 1) and (1,
+    m), for n separate pairs (n,) each.
 
     Parameters
     ----------
@@ -67,8 +69,8 @@ class KernelState:
     far
         Whether the first inputs stand for λu with λ → ∞; ``q1`` is then q/λ² and ``ntk`` is Θ/λ.
     span
-        Least and largest variance over *all* inputs the kernel is evaluated on, of which this state may hold a part: the
-        range a table must cover. None: as found in ``q1`` and ``q2``.
+        Least and largest variance over *all* inputs the kernel is evaluated on, of which this state may hold a
+        part: the range a table must cover. None: as found in ``q1`` and ``q2``.
 
     References
     ----------
@@ -105,7 +107,7 @@ class KernelState:
         return low, high
 
     def replace(self, **changes: object) -> KernelState:
-        """This state with some fields changed."""
+        """The same state with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 

@@ -1,14 +1,14 @@
 r"""One-scalar compression: everything above the first norm, as a short polynomial in one angle.
 
-Above a norm every input has the same mean square, so K and Θ of the output depend on the angle θ alone (and affinely
-on the tangent kernel that enters). Each layer is analytic in θ on [0, π]. The polynomial's variable is
+Above a norm every input has the same mean square, so K and Θ of the output depend on the angle θ alone (and
+affinely on the tangent kernel that enters). Each layer is analytic in θ on [0, π]. The polynomial's variable is
 
 .. math:: x(\theta) = \frac{2(1+a)\,v}{v + a} - 1 \in [-1, 1], \qquad v = \tan\frac\theta4
           = \frac{\sin\frac\theta2}{1+\cos\frac\theta2},
 
-two square roots and a division instead of an arccosine. Small a gathers the nodes at θ = 0, where a deep kernel has its
-peak: it halves the degree at depth 50, and it keeps the coefficients in powers of x as small as the function itself, so
-that Horner's rule is as good as Clenshaw's.
+two square roots and a division instead of an arccosine. Small a gathers the nodes at θ = 0, where a deep kernel
+has its peak: it halves the degree at depth 50, and it keeps the coefficients in powers of x as small as the
+function itself, so that Horner's rule is as good as Clenshaw's.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Interpolant:
     @functools.cached_property
     def _monomials(self) -> list[list[float]]:
         detached = self.coefficients.detach().cpu()
-        return (detached @ _to_powers(self.degree).T).tolist()  # type: ignore[no-any-return]
+        return (detached @ _to_powers(self.degree).T).tolist()
 
     def evaluate_(self, x: Tensor, function: int, out: Tensor) -> Tensor:
         """The polynomial at x ∈ [−1, 1] into ``out``; no gradients, no memory beyond two rows of scratch."""
@@ -100,9 +100,10 @@ class Interpolant:
             terms = self._monomials[function]
             if len(terms) == 1:
                 return out.fill_(terms[0])
-            torch.mul(x, terms[-1], out=out).add_(terms[-2])
-            for c in reversed(terms[:-2]):
-                torch.addcmul(torch.tensor(c, dtype=x.dtype, device=x.device), out, x, out=out)
+            constants = torch.tensor(terms, dtype=x.dtype, device=x.device).unbind()
+            torch.add(constants[-2], x, alpha=terms[-1], out=out)
+            for c in constants[-3::-1]:
+                torch.addcmul(c, out, x, out=out)
             return out
         return out.copy_(_clenshaw(self.coefficients[function].detach().to(x), x))
 
@@ -145,7 +146,9 @@ class _Polynomial(torch.autograd.Function):
         return grad_x, grad_c
 
 
-def _measure(functions: Callable[[Tensor], Tensor], tried: Interpolant, dtype: torch.dtype) -> tuple[float, float]:
+def _measure(
+    functions: Callable[[Tensor], Tensor], tried: Interpolant, dtype: torch.dtype
+) -> tuple[float, float]:
     """Errors of Clenshaw in float64 and of Horner in ``dtype``, relative to each function's largest value."""
     x = torch.cos(torch.linspace(0.0, math.pi, 4 * tried.degree + 37, dtype=torch.float64))
     with torch.no_grad():
@@ -174,8 +177,8 @@ def fit(
     functions
         (k,) angles → (functions, k) values; may carry gradients to hyperparameters.
     tolerance
-        Largest error allowed, relative to each function's largest value; measured between the nodes, in the arithmetic
-        the polynomial will be evaluated in.
+        Largest error allowed, relative to each function's largest value; measured between the nodes, in the
+        arithmetic the polynomial will be evaluated in.
     dtype
         That arithmetic.
 
@@ -204,7 +207,8 @@ def fit(
         if best is not None:
             return best
     raise PrecisionError(
-        f"The network above its first norm is not resolved to {tolerance:g} by a polynomial of degree 256 in the angle "
+        f"The network above its first norm is not resolved to {tolerance:g} by a polynomial of degree 256 in "
+        f"the angle "
         f"(reached {reached:.1e}). Ask for a larger tolerance, or evaluate layer by layer with compress=False."
     )
 
@@ -212,4 +216,6 @@ def fit(
 def refit(functions: Callable[[Tensor], Tensor], like: Interpolant) -> Interpolant:
     """The same polynomial spaces, with coefficients that carry gradients."""
     x, transform = _nodes(like.degree)
-    return Interpolant(like.strength, functions(_angle_of(x, like.strength)) @ transform.T, like.error, like.powers)
+    return Interpolant(
+        like.strength, functions(_angle_of(x, like.strength)) @ transform.T, like.error, like.powers
+    )

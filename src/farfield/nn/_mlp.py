@@ -99,6 +99,7 @@ class MLPSpec:
     norm_eps: float
     groups: int
     certified_range: tuple[float, float] | None = None
+    first_weight_var: float = 1.0
 
 
 def _norm_layers(placement: Placement, depth: int) -> tuple[int, ...]:
@@ -293,6 +294,7 @@ class MLP(Chain):
             certified_range=None
             if certified_range is None
             else (float(certified_range[0]), float(certified_range[1])),
+            first_weight_var=first_var,
         )
 
 

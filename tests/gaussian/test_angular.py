@@ -1,0 +1,308 @@
+"""Deficit and surplus in the angle: against the duals, against many digits where it is hard, and their laws."""
+
+import math
+from typing import Any
+
+import mpmath as mp
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from angular_truth import HARD_ANGLES, HARD_VARIANCES, tanh_truth, true_angle
+from farfield.errors import InvalidValueError, PrecisionError
+from farfield.gaussian import (
+    AngularDual,
+    activation,
+    activation_names,
+    angular_dual,
+    dual,
+    dual_slope,
+    moments,
+)
+
+HOMOGENEOUS = [n for n in activation_names() if activation(n).homogeneity is not None]
+FORMULA = [n for n in HOMOGENEOUS if activation(n).homogeneity == 1]
+GENERAL = [n for n in activation_names() if n not in HOMOGENEOUS]
+ANGLES = torch.tensor([0.0, 0.07, 0.6, 1.1, 1.9, 2.6, 3.05, math.pi], dtype=torch.float64)
+
+
+def tensor(values: Any, grad: bool = False) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=grad)
+
+
+def angle(deficit: Tensor, surplus: Tensor) -> Tensor:
+    return 2.0 * torch.atan2(deficit.sqrt(), surplus.sqrt())
+
+
+def bumpy(x: Tensor) -> Tensor:
+    """Nobody's activation: a kink at 0.5, neither even nor odd."""
+    return torch.relu(x - 0.5) - 0.3 * torch.tanh(x)
+
+
+def stairs(x: Tensor) -> Tensor:
+    """Jumps at 1, bends at 0.5."""
+    return torch.relu(x - 0.5) + (x > 1).to(x.dtype)
+
+
+# --- against the duals -------------------------------------------------------------------------------------------
+
+
+def against_dual(dual_: AngularDual, theta: Tensor, q1: Tensor, q2: Tensor, tolerance: float) -> None:
+    sigma = dual_.sigma
+    value = dual(sigma, torch.cos(theta), q1, variance2=q2)
+    seconds = [
+        torch.stack([tensor(moments(sigma, variance=float(v)).second) for v in q.reshape(-1)])
+        for q in (q1, q2)
+    ]
+    v1, v2 = (s.reshape(q.shape) for s, q in zip(seconds, (q1, q2), strict=True))
+    scale = torch.sqrt(v1) * torch.sqrt(v2)
+    deficit, surplus = dual_.pair(theta, q1, q2)
+    assert ((deficit - (scale - value)).abs() <= tolerance * scale).all()
+    assert ((surplus - (scale + value)).abs() <= tolerance * scale).all()
+    assert torch.equal(dual_.deficit(theta, q1, q2), deficit)
+    assert torch.equal(dual_.surplus(theta, q1, q2), surplus)
+    torch.testing.assert_close(dual_.second(q1), v1, rtol=tolerance, atol=0)
+    mean = torch.stack([tensor(moments(sigma, variance=float(v)).mean) for v in q1.reshape(-1)]).reshape(
+        q1.shape
+    )
+    assert ((dual_.mean(q1) - mean).abs() <= tolerance * torch.sqrt(v1)).all()
+    if sigma.jumps:
+        with pytest.raises(InvalidValueError, match="infinite on the diagonal"):
+            dual_.slope(theta, q1, q2)
+    else:
+        slope = dual_slope(sigma, torch.cos(theta), q1, variance2=q2) / torch.sqrt(q1 * q2)
+        assert ((dual_.slope(theta, q1, q2) - slope).abs() <= tolerance * slope.abs().max()).all()
+
+
+@pytest.mark.parametrize("name", HOMOGENEOUS)
+def test_homogeneous_against_the_dual(name: str) -> None:
+    q1, q2 = tensor([[0.3], [2.0]]), tensor([[1.7, 40.0, 0.01, 1.0, 0.3, 2.0, 5.0, 9.0]])
+    against_dual(angular_dual(name, variances=1.0), ANGLES, q1, q2, 2e-14)
+
+
+@pytest.mark.parametrize("variance", [1.0, 3.7])
+@pytest.mark.parametrize("name", GENERAL)
+def test_one_variance_against_the_dual(name: str, variance: float) -> None:
+    built = angular_dual(name, variances=variance)
+    assert built.error <= 1e-13
+    against_dual(built, ANGLES, tensor(variance), tensor(variance), 1e-13)
+
+
+@pytest.mark.parametrize("variance", [1e-4, 80.0])
+@pytest.mark.parametrize("name", ["tanh", "gelu", "sigmoid", "elu", "hardswish"])
+def test_one_variance_far_from_one(name: str, variance: float) -> None:
+    against_dual(
+        angular_dual(name, variances=variance), ANGLES[::2], tensor(variance), tensor(variance), 1e-13
+    )
+
+
+@pytest.mark.parametrize("function", [bumpy, stairs])
+def test_wrapped_callables(function: Any) -> None:
+    against_dual(angular_dual(function, variances=1.4), ANGLES, tensor(1.4), tensor(1.4), 1e-13)
+
+
+@pytest.mark.parametrize("slope", [-0.999, -0.2, 0.3, 0.999])
+def test_leaky_slopes(slope: float) -> None:
+    """Nearly even and nearly odd ones too: the branch is another, and so is the small quantity near π."""
+    built = angular_dual(activation("leaky_relu", negative_slope=slope), variances=1.0)
+    against_dual(built, ANGLES, tensor(0.7), tensor(2.0), 2e-15)
+    small = (built.deficit if slope < 0 else built.surplus)(tensor(math.pi), 1.0, 1.0)
+    # At θ = π what is left is the part of the other parity, exactly 2·((1−|a|)/2)².
+    assert abs(float(small) - (1 - abs(slope)) ** 2 / 2) < 1e-16 * (1 - abs(slope))
+
+
+@pytest.mark.parametrize("n", [3.0, 4.0, 6.5, 20.0])
+def test_powers(n: float) -> None:
+    built = angular_dual(activation("power_relu", n=n), variances=1.0)
+    against_dual(built, ANGLES, tensor(0.7), tensor(2.0), 2e-13)
+
+
+# --- in many digits ----------------------------------------------------------------------------------------------
+
+
+def worst(built: AngularDual, name: str, cases: list[tuple[float, float, float]]) -> float:
+    """Largest absolute error of θ′ over the cases, in float64."""
+    theta, q1, q2 = (tensor(column) for column in zip(*cases, strict=True))
+    return gap(angle(*built.pair(theta, q1, q2)), name, cases)
+
+
+def gap(ours: Tensor, name: str, cases: list[tuple[float, float, float]]) -> float:
+    truth = [(tanh_truth if name == "tanh" else lambda *c: true_angle(name, *c))(*case) for case in cases]
+    with mp.workdps(40):
+        return max(float(abs(mp.mpf(float(o)) - t)) for o, t in zip(ours, truth, strict=True))
+
+
+HARD = [(t, *q) for t in HARD_ANGLES for q in HARD_VARIANCES]
+SAME = [(t, 1.3, 1.3) for t in HARD_ANGLES]
+SHARP = [(t, 1.3, 1.3) for t in HARD_ANGLES if min(t, math.pi - t) < 1.1e-3]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("relu", 1e-15), ("leaky_relu", 1e-15), ("abs", 1e-15), ("step", 1e-15), ("relu_squared", 5e-15)],
+)
+def test_hard_angles_homogeneous(name: str, limit: float) -> None:
+    assert worst(angular_dual(name, variances=1.0), name, HARD) <= limit
+
+
+@pytest.mark.parametrize(("name", "cases"), [("erf", SAME), ("gelu", SAME), ("tanh", SHARP)])
+def test_hard_angles_at_one_variance(name: str, cases: list[tuple[float, float, float]]) -> None:
+    assert worst(angular_dual(name, variances=1.3), name, cases) <= 2e-14
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "erf"])
+def test_the_direct_difference_fails(name: str) -> None:
+    """Deliberately wrong: what the angle is for. √ε of the dual, whatever its own precision."""
+    theta = tensor([t for t, *_ in SAME])
+    value, scale = dual(name, torch.cos(theta), 1.3), moments(name, variance=1.3).second
+    naive = angle((scale - value).clamp(min=0), (scale + value).clamp(min=0))
+    assert gap(naive, name, SAME) > 1e-9
+
+
+def test_depth_fifty() -> None:
+    """The angle of two inputs 1e-10 apart, through fifty ReLU layers."""
+    relu = angular_dual("relu", variances=1.0)
+    theta, truth = tensor([1e-10, 1e-3, 1.0, 3.0]), [mp.mpf(t) for t in (1e-10, 1e-3, 1.0, 3.0)]
+    for _ in range(50):
+        theta = angle(*relu.pair(theta, 1.0, 1.0))
+    with mp.workdps(40):
+        for _ in range(50):
+            truth = [mp.acos((mp.sin(t) + (mp.pi - t) * mp.cos(t)) / mp.pi) for t in truth]
+        assert max(float(abs(mp.mpf(float(o)) - t)) for o, t in zip(theta, truth, strict=True)) < 2e-15
+
+
+# --- laws --------------------------------------------------------------------------------------------------------
+
+ANGLE = st.floats(0.0, math.pi) | st.floats(-18.0, 0.0).map(lambda e: 10.0**e)
+VARIANCE = st.floats(-3.0, 3.0).map(lambda e: 10.0**e)
+LAWFUL = [
+    "relu",
+    "leaky_relu",
+    "abs",
+    "identity",
+    "relu_squared",
+    "step",
+    "sign",
+    "tanh",
+    "gelu",
+    "sigmoid",
+    "cos",
+]
+
+
+@pytest.mark.parametrize("name", LAWFUL)
+@given(theta=ANGLE, more=ANGLE, q1=VARIANCE, q2=VARIANCE)
+@settings(max_examples=40)
+def test_laws(name: str, theta: float, more: float, q1: float, q2: float) -> None:
+    if activation(name).homogeneity is None:
+        q1 = q2 = 1.3
+    built = angular_dual(name, variances=1.3)
+    t, a, b = tensor(theta), tensor(q1), tensor(q2)
+    deficit, surplus = built.pair(t, a, b)
+    scale = torch.sqrt(built.second(a)) * torch.sqrt(built.second(b))
+    assert float(deficit) >= 0 and float(surplus) >= 0
+    assert abs(float(deficit + surplus - 2 * scale)) <= 1e-15 * 4 * float(scale)
+    again = built.pair(t, b, a)
+    torch.testing.assert_close(again, (deficit, surplus), rtol=4e-16, atol=0)
+    if name not in ("abs", "cos"):
+        # ρ ↦ E σ(x)σ(y) increases where σ is monotone.
+        low, high = sorted((theta, more))
+        assert float(built.deficit(tensor(low), a, b)) <= float(
+            built.deficit(tensor(high), a, b)
+        ) + 4e-15 * float(scale)
+    assert float(built.deficit(tensor(0.0), a, b)) == 0.0
+
+
+@pytest.mark.parametrize("name", LAWFUL)
+def test_single_precision_stays_single(name: str) -> None:
+    built = angular_dual(name, variances=1.3)
+    theta = torch.tensor([0.0, 1e-5, 1e-3, 0.4, 1.5, 2.0, 3.1, math.pi])
+    q = torch.tensor(1.3)
+    single = built.pair(theta, q, q)
+    double = built.pair(theta.double(), 1.3, 1.3)
+    for s, d in zip(single, double, strict=True):
+        assert s.dtype == torch.float32
+        assert (s.double() - d).abs().max() <= 3e-6 * double[1].max()
+    assert (
+        (angle(*single).double() - angle(*double)).abs().max() <= 2e-3 if name in ("step", "sign") else 2e-6
+    )
+    assert built.second(q).dtype == built.mean(q).dtype == torch.float32
+    if not activation(name).jumps:
+        assert built.slope(theta, q, q).dtype == torch.float32
+
+
+# --- derivatives -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOMOGENEOUS)
+def test_gradients_homogeneous(name: str) -> None:
+    built = angular_dual(name, variances=1.0)
+    theta, q1, q2 = tensor([1e-3, 0.5, 1.3, 2.2, 3.1], True), tensor([[0.5], [2.0]], True), tensor(1.4, True)
+
+    def everything(t: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        values = (*built.pair(t, a, b), built.second(a), built.mean(b))
+        return values if activation(name).jumps else (*values, built.slope(t, a, b))
+
+    assert torch.autograd.gradcheck(everything, (theta, q1, q2))
+
+
+@pytest.mark.parametrize("name", LAWFUL)
+def test_gradients_at_zero_are_finite(name: str) -> None:
+    theta, q = tensor([0.0, math.pi], True), tensor(1.3, True)
+    built = angular_dual(name, variances=q)
+    gradients = torch.autograd.grad(
+        sum(p.sum() for p in (2.0 * built.pair(theta, q, q)[0], built.second(q))), (theta, q)
+    )
+    assert all(bool(torch.isfinite(g).all()) for g in gradients)
+    if name not in ("step", "sign"):
+        assert float(gradients[0][0]) == 0.0
+
+
+@pytest.mark.parametrize("name", ["tanh", "gelu", "elu"])
+def test_gradients_in_the_common_variance(name: str) -> None:
+    def everything(q: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+        built = angular_dual(name, variances=q)
+        return (*built.pair(t, q, q), built.slope(t, q, q), built.second(q), built.mean(q))
+
+    assert torch.autograd.gradcheck(
+        everything, (tensor(1.3, True), tensor([1e-3, 0.9, 2.6], True)), atol=1e-7
+    )
+
+
+def test_gradient_of_a_jump_away_from_the_origin() -> None:
+    def late(x: Tensor) -> Tensor:
+        return (x > 0.7).to(x.dtype)
+
+    q = tensor(1.3, True)
+    (slope,) = torch.autograd.grad(angular_dual(late, variances=q).second(q), q)
+    low, high = (moments(late, variance=1.3 + h).second for h in (-1e-5, 1e-5))
+    assert abs(float(slope) - (high - low) / 2e-5) < 1e-8
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+
+def test_another_variance_is_refused() -> None:
+    built = angular_dual("tanh", variances=1.0)
+    theta = tensor([0.5, 0.6])
+    with pytest.raises(InvalidValueError, match=r"built for the one variance 1, and got others, from 1 to 2"):
+        built.pair(theta, 1.0, tensor([1.0, 2.0]))
+    with pytest.raises(InvalidValueError, match="with variances=q, the tensor"):
+        built.second(tensor(1.0, True))
+
+
+@pytest.mark.parametrize("variances", [0.0, -1.0, math.inf, math.nan, (2.0, 1.0), (0.0, 1.0)])
+def test_bad_variances_are_refused(variances: Any) -> None:
+    with pytest.raises(InvalidValueError, match="Variances are one finite number > 0 or a range"):
+        angular_dual("tanh", variances=variances)
+
+
+def test_unresolved_is_refused() -> None:
+    with pytest.raises(PrecisionError, match="is not resolved to 1e-19 by a series of degree 242"):
+        angular_dual("relu_squared", variances=1.0, tolerance=1e-19)
+
+
+def test_built_once() -> None:
+    assert angular_dual("tanh", variances=1.0) is angular_dual(torch.tanh, variances=(1.0, 1.0))
