@@ -268,7 +268,7 @@ def test_priors_enter_the_marginal_likelihood_and_can_be_sampled():
     logs = prior.log_prob(kernel.weight_var).sum() + kernel.bias_var_prior.log_prob(kernel.bias_var).sum()
     torch.testing.assert_close(with_priors - without, logs / len(y), rtol=1e-6, atol=1e-8)
     kernel.sample_from_prior("weight_var_prior")
-    assert float(kernel.weight_var) != 1.0
+    assert kernel.weight_var.item() != 1.0
 
 
 def test_bayesian_optimisation_with_botorch():
@@ -321,10 +321,10 @@ def test_constraints_and_starting_values():
     kernel = NTKKernel(
         weight_var_constraint=Interval(0.5, 3.0), bias_var_constraint=GreaterThan(0.2, initial_value=0.7)
     )
-    assert float(kernel.weight_var) == pytest.approx(1.0) and float(kernel.bias_var) == pytest.approx(0.7)
+    assert kernel.weight_var.item() == pytest.approx(1.0) and kernel.bias_var.item() == pytest.approx(0.7)
     kernel.raw_weight_var.data.fill_(50.0)
-    assert float(kernel.weight_var) <= 3.0
-    assert 4.0 < float(NTKKernel(weight_var_constraint=Interval(4.0, 5.0)).weight_var) < 5.0
+    assert kernel.weight_var.item() <= 3.0
+    assert 4.0 < NTKKernel(weight_var_constraint=Interval(4.0, 5.0)).weight_var.item() < 5.0
 
 
 def test_refusals_teach():
