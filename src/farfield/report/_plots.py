@@ -77,7 +77,7 @@ def _draw_heatmap(axes: Any, panel: Heatmap) -> None:
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if math.isclose(panel.x[-1] - panel.x[0], panel.y[-1] - panel.y[0]):
         axes.set_aspect("equal")
-    bar = axes.figure.colorbar(image, ax=axes, label=panel.value_label, shrink=0.85, pad=0.02)
+    bar = axes.figure.colorbar(image, ax=axes, label=panel.value_label, fraction=0.046, pad=0.03)
     bar.outline.set_visible(False)
 
 
@@ -104,7 +104,10 @@ def save_figure(figure: Figure, paths: Iterable[Path]) -> None:
     columns = min(count, figure.columns)
     rows = math.ceil(count / columns)
     # The object interface, not pyplot: no global state, no display, nothing left open.
-    canvas = Canvas(figsize=(max(3.4 * columns + 0.6, 6.4), 3.1 * rows + 0.9), layout="constrained")
+    size = (max(3.4 * columns + 0.6, 6.4), 3.1 * rows + 0.9)
+    if count == 1 and isinstance(figure.panels[0], Heatmap):
+        size = (6.0, 5.4)
+    canvas = Canvas(figsize=size, layout="constrained")
     FigureCanvasAgg(canvas)
     grid = canvas.subplots(rows, columns, squeeze=False)
     for axes, panel in zip(grid.flat, figure.panels, strict=False):
