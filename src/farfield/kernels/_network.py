@@ -13,7 +13,7 @@ from torch import Tensor
 
 from farfield import engine as engines
 from farfield._typing import Float
-from farfield.errors import InvalidValueError
+from farfield.errors import InvalidValueError, PrecisionError
 from farfield.kernels import _program as program
 from farfield.kernels._inputs import Rows, embed, normalize_inputs, separate_pairs
 from farfield.kernels._layers import Identity, Layer, LayerNorm, Residual
@@ -276,22 +276,37 @@ class NetworkKernel:
         return embed(x, first.weight_var, first.bias_var, far=far)
 
     def _task(self, kind: Kind, rows1: Rows, rows2: Rows, dtype: torch.dtype) -> TableTile | WalkTile:
-        if not (self.compress and self.parts.direct and dtype in _TOLERANCE):
+        table = self._table(kind, dtype) if self.parts.direct and dtype in _TOLERANCE else None
+        if table is None:
             return self._walk(kind, rows1, rows2, dtype, tracked=False)
         degree = self.parts.degree
         scale1 = scale2 = None
         if degree is not None:
             scale1, scale2 = (rows.q ** (degree / 2) for rows in (rows1, rows2))
             scale1, scale2 = scale1.to(dtype), scale2.to(dtype)
-        return TableTile(self.table(kind, dtype), dtype, rows1.unit, rows2.unit, scale1, scale2)
+        return TableTile(table, dtype, rows1.unit, rows2.unit, scale1, scale2)
 
     def _walk(self, kind: Kind, rows1: Rows, rows2: Rows, dtype: torch.dtype, *, tracked: bool) -> WalkTile:
-        table = None
-        if self.compress and self.parts.below:
-            table = self.table(kind, torch.float64)
-            if tracked and any(t.requires_grad for t in _tensors(self.layers)):
-                table = refit(functools.partial(program.above, self.parts, kind), table)
+        table = self._table(kind, torch.float64) if self.parts.below else None
+        if table is not None and tracked and any(t.requires_grad for t in _tensors(self.layers)):
+            table = refit(functools.partial(program.above, self.parts, kind), table)
         return WalkTile(self.parts, kind, dtype, rows1, rows2, _span(rows1, rows2), table)
+
+    def _table(self, kind: Kind, dtype: torch.dtype) -> Interpolant | None:
+        """The polynomial, or None where there is nothing to compress or no polynomial that is good enough.
+
+        An activation that jumps makes such a network: the angle above it goes like the root of the angle below.
+        """
+        if not (self.compress and self.parts.compressible):
+            return None
+        failed: set[tuple[Kind, torch.dtype]] = self.__dict__.setdefault("_failed", set())
+        if (kind, dtype) in failed:
+            return None
+        try:
+            return self.table(kind, dtype)
+        except PrecisionError:
+            failed.add((kind, dtype))
+            return None
 
     def table(self, kind: Kind, dtype: torch.dtype = torch.float64) -> Interpolant:
         """The polynomial in the angle that stands for the layers above the first norm, with its degree and error.
