@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from farfield import engine as engines
@@ -96,7 +97,7 @@ class NetworkKernel:
         *,
         engine: str | engines.Engine = "auto",
         memory: int | str = "1GB",
-        out: Tensor | np.ndarray[Any, Any] | None = None,
+        out: Tensor | NDArray[Any] | None = None,
         checkpoint: engines.Checkpoint | None = None,
         progress: engines.Progress | None = None,
     ) -> Float[Tensor, "*batch n m"]:
@@ -127,7 +128,7 @@ class NetworkKernel:
         *,
         engine: str | engines.Engine = "auto",
         memory: int | str = "1GB",
-        out: Tensor | np.ndarray[Any, Any] | None = None,
+        out: Tensor | NDArray[Any] | None = None,
         checkpoint: engines.Checkpoint | None = None,
         progress: engines.Progress | None = None,
     ) -> Float[Tensor, "*batch n m"]:
@@ -141,7 +142,7 @@ class NetworkKernel:
         x2: Tensor | None,
         engine: str | engines.Engine,
         memory: int | str,
-        out: Tensor | np.ndarray[Any, Any] | None,
+        out: Tensor | NDArray[Any] | None,
         checkpoint: engines.Checkpoint | None,
         progress: engines.Progress | None,
     ) -> Tensor:
