@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ class Explicit:
         return self.supremum
 
 
+@functools.cache
 def network(layer_norm="first", depth=2, bias_var=0.1, **options):
     return kernels.mlp(depth=depth, layer_norm=layer_norm, bias_var=bias_var, **options)
 

@@ -8,13 +8,24 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.regression._lanczos import Eigenvalue
+from farfield.kernels import KernelFunction
+from farfield.regression._covariance import Covariance
 
-__all__ = ["BOUNDS", "check_supremum", "crude", "eigenvalue", "energy_above", "named", "rkhs"]
+__all__ = [
+    "BOUNDS",
+    "check_supremum",
+    "crude",
+    "eigenvalue",
+    "energy_above",
+    "named",
+    "rkhs",
+    "size",
+    "slack",
+]
 
 BOUNDS = ("rkhs", "eigenvalue", "crude")
 _ENTRY = 1e-12
-"""What a kernel's entries may be off, as a share of √(k(x,x)k(x′,x′)); the tables of farfield.kernels keep to it."""
+"""What a kernel's entries may be off, as a share of √(k(x,x)k(x′,x′)); farfield.kernels keeps to it by default."""
 
 
 def named(name: str) -> str:
@@ -42,19 +53,26 @@ def check_supremum(supremum: float, diagonal: Tensor) -> float:
     return max(supremum, largest)
 
 
-def slack(n: int) -> float:
+def slack(n: int, kernel: Covariance) -> float:
     """Share of Σ|αᵢ|√kᵢᵢ by which a sum of n products with kernel entries may be off."""
-    return _ENTRY + (2 * n + 8) * torch.finfo(torch.float64).eps
+    entry = _ENTRY
+    if isinstance(kernel, KernelFunction) and kernel.network.compress:
+        entry = max(entry, kernel.network.tolerance or 0.0)
+    return entry + (2 * n + 8) * torch.finfo(torch.float64).eps
 
 
-def energy_above(weights: Tensor, product: Tensor, diagonal: Tensor) -> Tensor:
-    """An upper bound on αᵀKα for every column of α, given K α as computed.
+def size(weights: Tensor, diagonal: Tensor) -> Tensor:
+    """Σ|αᵢ|√kᵢᵢ for every column of α."""
+    return (weights.abs() * diagonal.clamp(min=0).sqrt()[:, None]).sum(0)
 
-    |kᵢⱼ| ≤ √(kᵢᵢkⱼⱼ), so rounding in the sums and in the entries moves it by at most a share ``slack`` of
-    (Σ|αᵢ|√kᵢᵢ)².
+
+def energy_above(kernel: Covariance, weights: Tensor, product: Tensor, diagonal: Tensor) -> Tensor:
+    """An upper bound on αᵀKα for every column of α, given Kα as computed.
+
+    |kᵢⱼ| ≤ √(kᵢᵢkⱼⱼ), so errors in the sums and in the entries come to a share ``slack`` of (Σ|αᵢ|√kᵢᵢ)².
     """
-    size = (weights.abs() * diagonal.clamp(min=0).sqrt()[:, None]).sum(0)
-    return (weights * product).sum(0).clamp(min=0) + 2 * slack(len(weights)) * size**2
+    spare = 2 * slack(len(weights), kernel) * size(weights, diagonal) ** 2
+    return (weights * product).sum(0).clamp(min=0) + spare
 
 
 def rkhs(supremum: float, energy: Tensor) -> Tensor:
@@ -64,25 +82,23 @@ def rkhs(supremum: float, energy: Tensor) -> Tensor:
     return _up((supremum * energy).sqrt())
 
 
-def eigenvalue(supremum: float, n: int, smallest: Eigenvalue, shift: float, largest: Tensor) -> Tensor:
+def eigenvalue(supremum: float, n: int, smallest: float, shift: float, largest: Tensor) -> Tensor:
     """√(C·N·h)·max|y|, with h = 1/λ_min without noise.
 
-    αᵀKα = Σ zᵢ² λᵢ/(λᵢ + s)² over the eigenvalues of K, z the targets in their basis, and λ/(λ + s)² = (μ −
-    s)/μ² with μ = λ + s: largest at μ = 2s, falling above.
+    αᵀKα = Σ zᵢ² λᵢ/(λᵢ + s)² over the eigenvalues of K, z the targets in their basis, and λ/(λ + s)² = (μ − s)/μ²
+    with μ = λ + s: largest at μ = 2s, falling above.
     """
-    mu = max(smallest.value - smallest.error, shift)
-    if mu <= 0 or math.isinf(supremum):
+    if smallest <= 0 or math.isinf(supremum):
         return torch.full_like(largest, math.inf)
-    height = (mu - shift) / mu**2 if mu >= 2 * shift else 1 / (4 * shift)
+    height = (smallest - shift) / smallest**2 if smallest >= 2 * shift else 1 / (4 * shift)
     return _up(math.sqrt(supremum * n * height) * largest)
 
 
-def crude(supremum: float, n: int, smallest: Eigenvalue, shift: float, largest: Tensor) -> Tensor:
+def crude(supremum: float, n: int, smallest: float, largest: Tensor) -> Tensor:
     """C·N·max|y|/λ_min: |k_xᵀA⁻¹y| ≤ ‖k_x‖‖y‖/λ_min with ‖k_x‖ ≤ √N·C and ‖y‖ ≤ √N·max|y|."""
-    mu = max(smallest.value - smallest.error, shift)
-    if mu <= 0 or math.isinf(supremum):
+    if smallest <= 0 or math.isinf(supremum):
         return torch.full_like(largest, math.inf)
-    return _up(supremum * n / mu * largest)
+    return _up(supremum * n / smallest * largest)
 
 
 def _up(value: Tensor) -> Tensor:

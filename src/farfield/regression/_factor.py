@@ -68,7 +68,8 @@ class Factor:
 def factorize(
     matrix: Tensor, diagonal: Tensor, shift: float, *, again: bool = False, progress: Progress | None = None
 ) -> Factor | None:
-    """Cholesky of K + sI over K itself, by blocks of columns from the left; None if it is not positive definite.
+    """Cholesky of K + sI over K itself, by blocks of columns from the left; None if it is not positive
+    definite, to rounding.
 
     n³/3 operations, nearly all in matrix products; memory beside the matrix: 512 × n numbers at most.
 
@@ -88,6 +89,7 @@ def factorize(
     n = len(matrix)
     if again:
         _mirror(matrix)
+    unit = torch.finfo(matrix.dtype).eps
     blocks = range(0, n, _BLOCK)
     for done, start in enumerate(blocks):
         if progress is not None:
@@ -99,7 +101,8 @@ def factorize(
         if start:
             pivot.addmm_(before, before.mT, alpha=-1.0)
         low, info = torch.linalg.cholesky_ex(pivot)
-        if int(info) != 0:
+        # A pivot within rounding of 0 is one: what follows from it is noise, however positive.
+        if int(info) != 0 or bool((low.diagonal() ** 2 <= unit * diagonal[start:stop]).any()):
             return None
         square.copy_(torch.triu(square, 1).add_(low))
         below = matrix[stop:, start:stop]

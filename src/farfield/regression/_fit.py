@@ -11,7 +11,7 @@ from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.kernels import KernelFunction, NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve
+from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve, square
 from farfield.regression._data import budget, check_finite, checked_data, refuse_conflicts
 from farfield.regression._factor import Factor, factorize
 from farfield.regression._lanczos import lanczos
@@ -174,7 +174,7 @@ def _exact(
     checkpoint: engines.Checkpoint | None,
     progress: engines.Progress | None,
 ) -> tuple[System, Tensor, Tensor]:
-    matrix = torch.empty(len(x), len(x), dtype=torch.float64, device=x.device)
+    matrix = square(len(x), torch.float64, x.device)
     diagonal = fill(matrix, kernel, x, work, checkpoint=checkpoint, progress=progress)
     check_finite(diagonal)
     mean = float(diagonal.mean())
@@ -201,7 +201,7 @@ def _single_factor(
     progress: engines.Progress | None,
 ) -> FactorPreconditioner:
     """A factor in float32; its jitter is the preconditioner's alone."""
-    matrix = torch.empty(len(x), len(x), dtype=torch.float32, device=x.device)
+    matrix = square(len(x), torch.float32, x.device)
     diagonal = fill(matrix, kernel, x.to(torch.float32), work, checkpoint=checkpoint, progress=progress)
     check_finite(diagonal)
     mean = float(diagonal.mean())

@@ -12,7 +12,7 @@ from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.kernels import KernelFunction, NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve
+from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve, square
 from farfield.regression._data import budget, checked_data
 from farfield.regression._lanczos import Eigenvalue
 from farfield.regression._pcg import relative
@@ -184,7 +184,7 @@ def gradient_flow(
         )
     work = Work(engines.engine(engine), min(max(room - need, 64_000_000), 1_000_000_000))
     with torch.no_grad():
-        matrix = torch.empty(n, n, dtype=torch.float64, device=inputs.device)
+        matrix = square(n, torch.float64, inputs.device)
         fill(matrix, covariance, inputs, work, progress=progress)
         values, vectors = torch.linalg.eigh(matrix)
     floor = 100 * n * torch.finfo(torch.float64).eps * float(values[-1])

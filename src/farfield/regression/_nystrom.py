@@ -76,7 +76,7 @@ class NystromPosterior:
         """
         weights = self.weights if self.weights.dim() == 2 else self.weights[:, None]
         diagonal = self.kernel.diagonal(self.landmarks)
-        energy = bounds.energy_above(weights, self.product, diagonal)
+        energy = bounds.energy_above(self.kernel, weights, self.product, diagonal)
         if x is None:
             supremum = bounds.check_supremum(self.kernel.sup_diagonal(), diagonal)
             value = bounds.rkhs(supremum, energy)
@@ -108,8 +108,8 @@ class Nystrom:
     kind
         ``"ntk"`` or ``"nngp"``, if the kernel is a :class:`farfield.kernels.NetworkKernel`.
     dtype
-        Of the features k(x, z) and their products within 2048 rows. float32 is about twice as fast and limits
-        the noise to about 1e-5 of n·k(x, x) or more.
+        Of the features k(x, z) and their products within 2048 rows. float32 is about twice as fast, and its
+        predictions are good to about three digits.
     memory
         Budget for the features of a chunk.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,10 +21,8 @@ _RESTARTS = 5
 """Times the recursion may be started again from the true residual."""
 
 
-class Preconditioner(Protocol):
-    """v ↦ P⁻¹v for v of shape (n, k), P close to the matrix."""
-
-    def __call__(self, v: Tensor, /) -> Tensor: ...
+Preconditioner: TypeAlias = Callable[[Tensor], Tensor]
+"""v ↦ P⁻¹v for v of shape (n, k), P close to the matrix."""
 
 
 @dataclass(frozen=True)

@@ -211,12 +211,18 @@ class Posterior:
         supremum = bounds.check_supremum(self.kernel.sup_diagonal(), diagonal)
         weights = self._columns(self.weights)
         if name == "rkhs":
-            return self._outputs(bounds.rkhs(supremum, bounds.energy_above(weights, self.product, diagonal)))
-        reached = (self.product + self.system.shift * weights).abs().amax(0)
-        formula = bounds.eigenvalue if name == "eigenvalue" else bounds.crude
-        return self._outputs(
-            formula(supremum, len(self.x), self.smallest_eigenvalue(), self.system.shift, reached)
-        )
+            return self._outputs(
+                bounds.rkhs(supremum, bounds.energy_above(self.kernel, weights, self.product, diagonal))
+            )
+        # In terms of the matrix as computed: entries off by a share ε move Aα by ε·size·√k, eigenvalues by ε·ΣK_ii.
+        share, shift = bounds.slack(len(self.x), self.kernel), self.system.shift
+        spare = share * bounds.size(weights, diagonal) * diagonal.max().sqrt()
+        reached = (self.product + shift * weights).abs().amax(0) + spare
+        found = self.smallest_eigenvalue()
+        smallest = max(found.value - found.error - share * float(diagonal.sum()), shift)
+        if name == "eigenvalue":
+            return self._outputs(bounds.eigenvalue(supremum, len(self.x), smallest, shift, reached))
+        return self._outputs(bounds.crude(supremum, len(self.x), smallest, reached))
 
     def smallest_eigenvalue(self) -> Eigenvalue:
         """λ_min of K + (noise + jitter)·I, with an error estimate.
@@ -244,21 +250,19 @@ class Posterior:
     def _bound_at(self, x: Tensor) -> Tensor:
         weights, diagonal = self._columns(self.weights), self._diagonal()
         own = self.kernel.diagonal(x).clamp(min=0)
-        energy = bounds.energy_above(weights, self.product, diagonal)
-        total = bounds.slack(len(weights))
-        size = (weights.abs() * diagonal.sqrt()[:, None]).sum(0)
+        energy = bounds.energy_above(self.kernel, weights, self.product, diagonal)
+        share, size = bounds.slack(len(weights), self.kernel), bounds.size(weights, diagonal)
         far = (energy * own[:, None]).sqrt()
         k = checked(self.kernel, self.x, x)
         # Any β gives a bound, so a rough one does where solving is dear.
         beta = self.system.solve(k, 1e-3)
         image = self.system.product(beta)
         rest = k - image - self.system.shift * beta
-        inner = bounds.energy_above(beta, image, diagonal) + self.system.shift * (beta * beta).sum(0)
+        inner = bounds.energy_above(self.kernel, beta, image, diagonal) + self.system.shift * (
+            beta * beta
+        ).sum(0)
         outer = energy + self.system.shift * (weights * weights).sum(0)
-        rounding = (
-            total * size * own.sqrt()[:, None]
-            + total * size * (beta.abs() * diagonal.sqrt()[:, None]).sum(0)[:, None]
-        )
+        rounding = share * size * (own.sqrt() + bounds.size(beta, diagonal))[:, None]
         near = (inner[:, None] * outer).sqrt() + rest.norm(dim=0)[:, None] * weights.norm(dim=0) + rounding
         return torch.minimum(far, near) * (1 + 1e-14)
 
