@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
@@ -77,7 +78,11 @@ class DenseSystem(System):
         return (half * half).sum(0)
 
     def smallest_eigenvalue(self) -> Eigenvalue:
-        """Dense up to n = 1000; above, Lanczos on A⁻¹, whose largest eigenvalue is far from the others."""
+        """Dense up to n = 1000; above, Lanczos on A⁻¹. Computed once."""
+        return self._smallest
+
+    @functools.cached_property
+    def _smallest(self) -> Eigenvalue:
         n = len(self.factor.matrix)
         unit = torch.finfo(torch.float64).eps
         if n <= _DENSE:
@@ -92,7 +97,7 @@ class DenseSystem(System):
         def forward(v: Tensor) -> Tensor:
             return self.apply(v[:, None])[:, 0]
 
-        found = lanczos(inverse, n, _generator(), steps=60, ends=("largest",)).largest
+        found = lanczos(inverse, n, _generator(), steps=60, tolerance=1e-6, ends=("largest",)).largest
         top = lanczos(forward, n, _generator(), steps=10, ends=("largest",), tolerance=1e-2).largest
         value = 1.0 / found.value
         spread = value - 1.0 / (found.value + found.error)
@@ -154,7 +159,11 @@ class TiledSystem(System):
         return (x * (2 * b - self.apply(x))).sum(0)
 
     def smallest_eigenvalue(self) -> Eigenvalue:
-        """Lanczos on A itself; what is known is that it is at least the shift."""
+        """Lanczos on A itself; what is known is that it is at least the shift. Computed once."""
+        return self._smallest
+
+    @functools.cached_property
+    def _smallest(self) -> Eigenvalue:
         found = lanczos(
             lambda v: self.apply(v[:, None])[:, 0], len(self.x), _generator(), steps=60, ends=("smallest",)
         ).smallest
