@@ -80,8 +80,7 @@ class InfiniteWidthRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  
         return np.stack([offset - half, offset + half], -1)
 
     def _in_units(self, bound: Array) -> Array:
-        value: Array = (np.abs(self.target_scaling_.offset) + self.target_scaling_.scale * bound) * _UP
-        return value
+        return np.asarray((np.abs(self.target_scaling_.offset) + self.target_scaling_.scale * bound) * _UP)
 
 
 _UP = 1 + 1e-14

@@ -27,7 +27,7 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
 
     Memory m², whatever the number of rows; n·m kernel entries and about n·m² operations. ``partial_fit`` takes the
     rows in pieces: landmarks and the scaling of inputs and targets are those of its first piece, which should be a
-    fair sample of n_landmarks rows or more. The system is solved when a prediction or a bound is asked for.
+    fair sample of n_landmarks rows or more. After it the system is solved when a prediction or a bound is asked for.
 
     Parameters
     ----------
@@ -109,7 +109,9 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
         """Fit to inputs (n, d) and targets (n,) or (n, n_outputs), forgetting what came before; returns itself."""
         X, y = self._checked(X, y)
         self._begin(X, y)
-        return self._take(X, y)
+        self._take(X, y)
+        self._fitted()
+        return self
 
     def partial_fit(self, X: Any, y: Any) -> NystromNTKRegressor:
         """Take some more rows; returns itself. The first ones give landmarks and scaling."""
@@ -117,7 +119,8 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
         X, y = self._checked(X, y, reset=first)
         if first:
             self._begin(X, y)
-        return self._take(X, y)
+        self._take(X, y)
+        return self
 
     def _begin(self, X: Array, y: Array) -> None:
         dtypes = {"float64": torch.float64, "float32": torch.float32}
@@ -147,11 +150,10 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
         )
         self.kernel_ = network
 
-    def _take(self, X: Array, y: Array) -> NystromNTKRegressor:
+    def _take(self, X: Array, y: Array) -> None:
         inputs = torch.from_numpy(self.input_scaling_.apply(X))
         self._sums.partial_fit(inputs, torch.from_numpy(self.target_scaling_.apply(y)))
         self._posterior: regression.NystromPosterior | None = None
-        return self
 
     def _fitted(self) -> regression.NystromPosterior:
         if self._posterior is None:

@@ -34,7 +34,7 @@ class Scaling:
         """Mean and standard deviation of the columns, or 0 and 1."""
         if not standardize:
             return cls(np.zeros(values.shape[1:]), np.ones(values.shape[1:]))
-        offset, scale = values.mean(0), values.std(0)
+        offset, scale = np.asarray(values.mean(0)), np.asarray(values.std(0))
         # Rounding leaves a constant column some 1e-16 of its size: that is not a scale.
         constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(values).max(0)
         return cls(offset, np.where(constant, 1.0, scale))
