@@ -19,10 +19,37 @@ __all__ = ["load"]
 
 _NEAR_AREA = 20_000
 _COLUMNS = {
-    "bike_hour": ["instant", "season", "yr", "mnth", "hr", "holiday", "weekday", "workingday", "weathersit",
-    "temp", "atemp", "hum", "windspeed", "casual", "registered", "cnt"], "california": ["longitude", "latitude",
-    "housing_median_age", "total_rooms", "total_bedrooms", "population", "households", "median_income",
-    "ocean_proximity", "median_house_value"], "power": ["AT", "V", "AP", "RH", "PE"],
+    "bike_hour": [
+        "instant",
+        "season",
+        "yr",
+        "mnth",
+        "hr",
+        "holiday",
+        "weekday",
+        "workingday",
+        "weathersit",
+        "temp",
+        "atemp",
+        "hum",
+        "windspeed",
+        "casual",
+        "registered",
+        "cnt",
+    ],
+    "california": [
+        "longitude",
+        "latitude",
+        "housing_median_age",
+        "total_rooms",
+        "total_bedrooms",
+        "population",
+        "households",
+        "median_income",
+        "ocean_proximity",
+        "median_house_value",
+    ],
+    "power": ["AT", "V", "AP", "RH", "PE"],
 }
 _TARGETS = {"energy": 2, "naval": 2}
 _LEFT_OUT = {"bike_hour": ("instant", "casual", "registered")}
@@ -154,7 +181,7 @@ def _official(
 ) -> Dataset:
     parts = tuple(Part(x, y.astype(np.int64)) for x, y in (train, test, (test[0][:0], test[1][:0])))
     return _dataset(entry, parts, ("pixels",), ("class",), "the official training and test sets")  # type:
-    ignore[arg-type]
+    ignore[arg - type]
 
 
 def _faces(entry: Entry, paths: tuple[Path, ...], seed: int) -> Dataset:
@@ -165,7 +192,8 @@ def _faces(entry: Entry, paths: tuple[Path, ...], seed: int) -> Dataset:
     split = (
         f"label 0 of the ethnicity column to train (a random 90%, seed {seed}) and to test; the other labels "
         "apart"
-    ) return _dataset(entry, parts, ("pixels",), ("age",), split)
+    )
+    return _dataset(entry, parts, ("pixels",), ("age",), split)
 
 
 _READERS: dict[str, Callable[[Entry, tuple[Path, ...], int], Dataset]] = {
