@@ -179,9 +179,11 @@ def _official(
     train: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     test: tuple[NDArray[np.uint8], NDArray[np.uint8]],
 ) -> Dataset:
-    parts = tuple(Part(x, y.astype(np.int64)) for x, y in (train, test, (test[0][:0], test[1][:0])))
-    return _dataset(entry, parts, ("pixels",), ("class",), "the official training and test sets")  # type:
-    ignore[arg - type]
+    def part(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> Part:
+        return Part(x, y.astype(np.int64))
+
+    parts = part(*train), part(*test), part(test[0][:0], test[1][:0])
+    return _dataset(entry, parts, ("pixels",), ("class",), "the official training and test sets")
 
 
 def _faces(entry: Entry, paths: tuple[Path, ...], seed: int) -> Dataset:
