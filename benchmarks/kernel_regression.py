@@ -42,7 +42,7 @@ NOISES = (0.01, 0.03, 0.1, 0.3, 1.0)
 RADII = (1e1, 1e2, 1e3, 1e4, 1e6, 1e8)
 FULL: dict[str, Any] = {
     "rows": None, "noise_rows": 4000, "pcg_rows": 10_000, "landmarks": [100, 200, 500, 1000, 2000],
-    "stream_rows": 10_000_000, "stream_landmarks": 1000, "directions": 300,
+    "stream_rows": 10_000_000, "stream_landmarks": 2000, "directions": 300,
 }  # fmt: skip
 QUICK: dict[str, Any] = {
     "rows": 2000, "noise_rows": 500, "pcg_rows": 1000, "landmarks": [50, 100, 200],
@@ -234,7 +234,7 @@ def stream(sizes: dict[str, Any], norm: str, folder: Path) -> dict[str, Any]:
     z = regression.landmarks(function, sample[:10_000], count, method="uniform", generator=generator)
     model = regression.Nystrom(function, z)
     features, gram = (
-        torch.randn(2048, count, dtype=torch.float64),
+        torch.randn(4096, count, dtype=torch.float64),
         torch.zeros(count, count, dtype=torch.float64),
     )
 
@@ -242,7 +242,7 @@ def stream(sizes: dict[str, Any], norm: str, folder: Path) -> dict[str, Any]:
         gram.addmm_(features.mT, features)
 
     def kernel_alone() -> None:
-        function(sample[:2048], z)
+        function(sample[:4096], z)
 
     product(), kernel_alone()
     repeats = 20
@@ -261,7 +261,7 @@ def stream(sizes: dict[str, Any], norm: str, folder: Path) -> dict[str, Any]:
     _, spent = timed(feed)
     f, solving = timed(lambda: model.solve(0.01))
     bare.append(timed(lambda: [product() for _ in range(repeats)])[1])
-    chunks = total / 2048
+    chunks = total / 4096
     gemm = {key: sum(b[key] for b in bare) / (2 * repeats) * chunks for key in ("wall", "cpu")}
     _, entry = timed(lambda: [kernel_alone() for _ in range(repeats)])
     test, _ = next(batches())

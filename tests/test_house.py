@@ -23,6 +23,7 @@ PACKAGES = sorted(
 MODULE_OF = {
     "scikit-learn": "sklearn",
     "xgboost-cpu": "xgboost",
+    "pillow": "PIL",
     "import-linter": "importlinter",
     "pytest-timeout": "pytest_timeout",
     "pytest-xdist": "xdist",

@@ -22,10 +22,11 @@ __all__ = ["Nystrom", "NystromPosterior"]
 Sums: TypeAlias = tuple[Tensor, Tensor, Tensor, int]
 """Σφφᵀ (upper blocks), Σφyᵀ of shape (m,) or (m, k), Σy², and how many rows; φ = k(landmarks, x)."""
 
-_CHUNK = 2048
-"""Rows at once at most: features of a chunk stay close to the cores."""
-_STRIPS = 8
-"""Strips of rows in which the symmetric product is taken: 9/16 of the full one's operations."""
+_CHUNK = 4096
+"""Rows at once at most: more make products no faster."""
+_STRIPS, _STRIP = 8, 256
+"""Strips of rows in which the symmetric product is taken, at most so many and not narrower: down to 9/16 of the full
+one's operations, each still a large product."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Nystrom:
     rounding of normal equations: directions in which K_mm is so small that rounding would drown them are left
     out.
 
-    Cost: n·m kernel entries and (9/8)·n·m² operations. The result does not depend, to the last bit, on how
+    Cost: n·m kernel entries and about (9/8)·n·m² operations. The result does not depend, to the last bit, on how
     rows were divided into calls of :meth:`partial_fit`.
 
     Parameters
@@ -108,7 +109,7 @@ class Nystrom:
     kind
         ``"ntk"`` or ``"nngp"``, if the kernel is a :class:`farfield.kernels.NetworkKernel`.
     dtype
-        Of the features k(x, z) and their products within 2048 rows. float32 is about twice as fast, and its
+        Of the features k(x, z) and their products within 4096 rows. float32 is about twice as fast, and its
         predictions are good to about three digits.
     memory
         Budget for the features of a chunk.
@@ -248,7 +249,7 @@ class Nystrom:
 
     def _chunk(self) -> int:
         columns = len(self.landmarks)
-        height = engines.tile_height(columns, memory=self.memory, bytes_per_entry=48, cache=None)
+        height = engines.tile_height(columns, memory=self.memory, bytes_per_entry=24, cache=None)
         return min(_CHUNK, height)
 
     def _task(self) -> _Accumulate:
@@ -316,7 +317,7 @@ class _Accumulate:
 
     def _add_gram(self, gram: Tensor, features: Tensor) -> None:
         m = len(gram)
-        step = max(64, -(-m // _STRIPS))
+        step = max(_STRIP, -(-m // _STRIPS))
         for start in range(0, m, step):
             left, right = features[:, start : start + step].mT, features[:, start:]
             strip = gram[start : start + step, start:]
