@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from farfield import kernels
+from shape_checking import as_users_run_it
 
 
 def farfield(*words):
@@ -79,7 +80,7 @@ def test_refusals_exit_2_with_a_sentence(words, says, tmp_path, monkeypatch, cap
     np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["farfield", "kernel", *words])
-    with pytest.raises(SystemExit) as stopped:
+    with as_users_run_it(), pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
     shown = capsys.readouterr()
