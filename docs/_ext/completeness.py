@@ -14,6 +14,8 @@ PACKAGES = (
     "farfield.engine",
     "farfield.nn",
     "farfield.kernels",
+    "farfield.kernels.gpytorch",
+    "farfield.learn",
     "farfield.papers",
     "farfield.report",
     "farfield.errors",
