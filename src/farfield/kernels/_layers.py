@@ -72,7 +72,11 @@ class Dense(Layer):
     def __post_init__(self) -> None:
         _check_variance("weight_var", self.weight_var, 0.0)
         _check_variance("bias_var", self.bias_var, 0.0)
-        if isinstance(self.bias_var, Tensor) and self.bias_var.requires_grad and float(self.bias_var) == 0:
+        if (
+            isinstance(self.bias_var, Tensor)
+            and self.bias_var.requires_grad
+            and float(self.bias_var.detach()) == 0
+        ):
             raise InvalidValueError(
                 "A bias_var to differentiate by is > 0: angles move like its square root. Start from a small one."
             )
