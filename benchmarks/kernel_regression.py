@@ -42,7 +42,7 @@ NOISES = (0.01, 0.03, 0.1, 0.3, 1.0)
 RADII = (1e1, 1e2, 1e3, 1e4, 1e6, 1e8)
 FULL: dict[str, Any] = {
     "rows": None, "noise_rows": 4000, "pcg_rows": 10_000, "landmarks": [100, 200, 500, 1000, 2000],
-    "stream_rows": 10_000_000, "stream_landmarks": 2000, "directions": 300,
+    "stream_rows": 10_000_000, "stream_landmarks": 1000, "directions": 300,
 }  # fmt: skip
 QUICK: dict[str, Any] = {
     "rows": 2000, "noise_rows": 500, "pcg_rows": 1000, "landmarks": [50, 100, 200],

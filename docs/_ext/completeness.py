@@ -12,6 +12,7 @@ PACKAGES = (
     "farfield.gaussian",
     "farfield.geometry",
     "farfield.engine",
+    "farfield.data",
     "farfield.nn",
     "farfield.kernels",
     "farfield.kernels.gpytorch",

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from farfield import data as data
     from farfield import gaussian as gaussian
     from farfield import geometry as geometry
     from farfield import kernels as kernels
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _LAZY = {
+    "data": "farfield.data",
     "gaussian": "farfield.gaussian",
     "geometry": "farfield.geometry",
     "assert_bounded": "farfield.audit:assert_bounded",

@@ -245,6 +245,9 @@ def test_conjugate_gradients_go_on_from_a_checkpoint(tmp_path):
     f = fit(network(), x, y, **options, checkpoint=folder, progress=lambda done, total: resumed.append(done))
     assert resumed[0] == 20
     assert torch.equal(f.weights, fit(network(), x, y, **options).weights)
+    files = len(list(tmp_path.iterdir()))
+    f.variance(x[:2])
+    assert len(list(tmp_path.iterdir())) == files and resumed[-1] == 1000
     # Other targets start afresh.
     fresh = []
     fit(network(), x, 2 * y, **options, checkpoint=folder, progress=lambda done, total: fresh.append(done))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import torch
@@ -139,6 +140,8 @@ def fit(
             )  # fmt: skip
             weights = system.solve(targets, tolerance)
             product = system.product(weights)
+            # Later solves, for variances, are no part of the run that the checkpoint and the callback follow.
+            system = dataclasses.replace(system, checkpoint=None, progress=None)
     residual = _residual(targets, weights, product, system.shift)
     single = y.dim() == 1
     energy = (weights * product).sum(0)

@@ -120,8 +120,8 @@ class TiledSystem(System):
         Where tiles run.
     iterations
         At most so many.
-    checkpoint, key, progress
-        As in :func:`conjugate_gradients`; for the first solve only, since others have other right-hand sides.
+    checkpoint, progress
+        As in :func:`conjugate_gradients`.
     """
 
     kernel: Covariance
