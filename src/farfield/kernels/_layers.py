@@ -10,8 +10,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from farfield.errors import InvalidValueError
+from farfield.errors import InvalidValueError, PrecisionError
 from farfield.gaussian import Activation, AngularDual, activation, angular_dual, moments
+from farfield.gaussian._registry import ActivationLike
 from farfield.kernels._state import (
     NOTHING_TO_DIVIDE_BY,
     KernelState,
@@ -106,7 +107,7 @@ def _second_moment(sigma: Activation) -> float:
     return moments(sigma).second
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Activate(Layer):
     r"""ξ = √c φ(z) with c = 1/E φ(u)², u ~ N(0, 1), or with another factor √c.
 
@@ -114,7 +115,9 @@ class Activate(Layer):
               \Theta^+ = c\,\mathbb E\,\varphi'(z)\varphi'(z')\;\Theta
 
     Exact to rounding for positively homogeneous φ of degree 1; for any other activation from tables with a relative
-    error below 1e-13, built on first use.
+    error below 1e-13 (1e-12 for variances of several thousand), built on first use. Before the
+    first norm these cover variances from about 1e-6 to 1e4 for an activation that is not homogeneous; beyond that
+    they raise PrecisionError.
 
     Parameters
     ----------
@@ -129,12 +132,13 @@ class Activate(Layer):
     """
 
     sigma: Activation
-    scale: float | None = None
+    scale: float | None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", activation(self.sigma))
-        if self.scale is not None and not (math.isfinite(self.scale) and self.scale != 0):
-            raise InvalidValueError(f"An activation's scale is finite and not 0, got {self.scale!r}.")
+    def __init__(self, sigma: ActivationLike, scale: float | None = None) -> None:
+        if scale is not None and not (math.isfinite(scale) and scale != 0):
+            raise InvalidValueError(f"An activation's scale is finite and not 0, got {scale!r}.")
+        object.__setattr__(self, "sigma", activation(sigma))
+        object.__setattr__(self, "scale", scale)
 
     @property
     def factor(self) -> float:
@@ -147,9 +151,10 @@ class Activate(Layer):
             return angular_dual(self.sigma, variances=1.0)
         if state.common:
             q = state.q1
-            return angular_dual(self.sigma, variances=q if q.requires_grad else float(q))
-        low, high = state.variances()
-        return angular_dual(self.sigma, variances=_rounded_range(low, high))
+            if q.requires_grad and torch.is_grad_enabled():
+                return _resolved(self.sigma, q)
+            return _table(self.sigma, float(q), float(q))
+        return _table(self.sigma, *_rounded_range(*state.variances()))
 
     def __call__(self, state: KernelState) -> KernelState:
         """The state above this layer."""
@@ -177,6 +182,19 @@ class Activate(Layer):
         if state.span is not None and not state.common:
             span = _image_span(dual, c, state.span, state.q1)
         return KernelState(theta, q1, q2, ntk, mean1, mean2, far=state.far, span=span)
+
+
+def _resolved(sigma: Activation, variances: tuple[float, float] | Tensor) -> AngularDual:
+    """To 1e-13, or at variances where rounding alone is more to 1e-12."""
+    try:
+        return angular_dual(sigma, variances=variances)
+    except PrecisionError:
+        return angular_dual(sigma, variances=variances, tolerance=1e-12)
+
+
+@functools.lru_cache(maxsize=256)
+def _table(sigma: Activation, low: float, high: float) -> AngularDual:
+    return _resolved(sigma, (low, high))
 
 
 def _rounded_range(low: float, high: float) -> tuple[float, float]:
