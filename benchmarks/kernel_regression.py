@@ -4,7 +4,8 @@
 
 Protein data as P1 splits it. NTK of two hidden ReLU layers, σ_b² = 0.01, LayerNorm first, at every layer, or nowhere.
 
-exact    Cholesky at n = 40,132 against a bare one of the same matrix, in place; R² near and far; bound and maximum.
+exact    a fit at n = 40,132: R² near and far, bound and maximum, memory; and one at 16,000 against a bare Cholesky
+         of the same matrix, in place.
 pcg      conjugate gradients against Cholesky, predictions on the test rows.
 nystrom  error against the number of landmarks, with the exact predictions of the first task.
 stream   synthetic rows in one pass, against bare matrix products.
@@ -41,11 +42,12 @@ DEPTH, BIAS_VAR = 2, 0.01
 NOISES = (0.01, 0.03, 0.1, 0.3, 1.0)
 RADII = (1e1, 1e2, 1e3, 1e4, 1e6, 1e8)
 FULL: dict[str, Any] = {
-    "rows": None, "noise_rows": 4000, "pcg_rows": 10_000, "landmarks": [100, 200, 500, 1000, 2000],
+    "rows": None, "bare_rows": 16_000, "noise_rows": 4000, "pcg_rows": 10_000,
+    "landmarks": [100, 200, 500, 1000, 2000],
     "stream_rows": 10_000_000, "stream_landmarks": 1000, "directions": 300,
 }  # fmt: skip
 QUICK: dict[str, Any] = {
-    "rows": 2000, "noise_rows": 500, "pcg_rows": 1000, "landmarks": [50, 100, 200],
+    "rows": 2000, "bare_rows": 1000, "noise_rows": 500, "pcg_rows": 1000, "landmarks": [50, 100, 200],
     "stream_rows": 100_000, "stream_landmarks": 200, "directions": 50,
 }  # fmt: skip
 SEED = 0
@@ -117,28 +119,23 @@ def exact(sizes: dict[str, Any], norm: str, folder: Path) -> dict[str, Any]:
     noise, scores = best_noise(split, norm, sizes["noise_rows"])
     start = peak()
 
-    matrix = torch.from_numpy(np.empty((n, n)))
-    # What a task returns is the matrix: nothing may hold on to it.
-    kernel_time = timed(lambda: kernel(norm).ntk(x, out=matrix, progress=progress(f"{norm} kernel")))[1]
+    def fitted(rows: int) -> regression.Posterior:
+        return regression.fit(
+            kernel(norm), x[:rows], y[:rows], noise=noise, solver="cholesky", progress=progress(f"{norm} fit")
+        )
+
+    rows = min(n, sizes["bare_rows"])
+    matrix = kernel(norm).ntk(x[:rows])
     matrix.diagonal().add_(noise)
     info = torch.empty((), dtype=torch.int32)
+    # What a task returns holds the matrix: let go of it.
     bare = timed(lambda: torch.linalg.cholesky_ex(matrix.mT, out=(matrix.mT, info)))[1]
     if int(info):
         sys.exit("The bare Cholesky failed.")
-    bare_peak = peak()
     del matrix
+    small = timed(lambda: fitted(rows))[1]
 
-    f, ours = timed(
-        lambda: regression.fit(
-            kernel(norm),
-            x,
-            y,
-            noise=noise,
-            solver="cholesky",
-            memory="auto",
-            progress=progress(f"{norm} fit"),
-        )
-    )
+    f, ours = timed(lambda: fitted(n))
     fit_peak = peak()
     predictions, predict_time = timed(lambda: (f.mean(split.test_x.double()), f.mean(split.far_x.double())))
     far = far_inputs(split, sizes["directions"])
@@ -154,10 +151,10 @@ def exact(sizes: dict[str, Any], norm: str, folder: Path) -> dict[str, Any]:
         "bounds": bounds, "observed": observed, "largest_target": float(y.abs().max()),
         "observed_at_radius": dict(zip(map(str, RADII), values.tolist(), strict=True)), "largest_slope": slope,
         "smallest_eigenvalue": smallest.value, "smallest_eigenvalue_error": smallest.error,
-        "kernel_seconds": kernel_time, "bare_cholesky_seconds": bare, "fit_seconds": ours,
-        "ratio_wall": ours["wall"] / bare["wall"], "ratio_cpu": ours["cpu"] / bare["cpu"],
+        "bare_rows": rows, "bare_cholesky_seconds": bare, "bare_fit_seconds": small, "fit_seconds": ours,
+        "ratio_wall": small["wall"] / bare["wall"], "ratio_cpu": small["cpu"] / bare["cpu"],
         "predict_seconds": predict_time, "predicted_rows": len(split.test_x) + len(split.far_x),
-        "matrix_gib": 8 * n * n / 2**30, "start_gib": start, "bare_peak_gib": bare_peak, "peak_gib": fit_peak,
+        "matrix_gib": 8 * n * n / 2**30, "start_gib": start, "peak_gib": fit_peak,
     }  # fmt: skip
 
 
@@ -295,9 +292,10 @@ def verdicts(results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     made = []
     for r in results.get("exact", []):
         made += [
-            (f"{r['norm']}: fit at most 1.3 times a bare Cholesky, below 20 GiB, residual at most 1e-6",
-             r["ratio_cpu"] <= 1.3 and r["peak_gib"] < 20 and r["residual"] <= 1e-6,
-             f"{r['ratio_cpu']:.3f} times, {r['peak_gib']:.2f} GiB, {r['residual']:.1e}"),
+            (f"{r['norm']}: n = {r['n']:,} below 20 GiB, residual at most 1e-6",
+             r["peak_gib"] < 20 and r["residual"] <= 1e-6, f"{r['peak_gib']:.2f} GiB, {r['residual']:.1e}"),
+            (f"{r['norm']}: fit at most 1.3 times a bare Cholesky, n = {r['bare_rows']:,}", r["ratio_cpu"] <= 1.3,
+             f"{r['ratio_cpu']:.3f} times"),
             (f"{r['norm']}: no output above the bound out to ‖x‖ = 1e8", r["observed"] <= r["bounds"]["rkhs"],
              f"{r['observed']:.4g} ≤ {r['bounds']['rkhs']:.4g}"),
         ]  # fmt: skip
