@@ -456,3 +456,12 @@ def test_layers_are_values():
         assert pickle.loads(pickle.dumps(layer)) == layer
         with pytest.raises(AttributeError):
             layer.weight_var = 2.0
+
+
+def test_a_norm_behind_an_odd_activation_keeps_opposites_apart():
+    """θ = π − δ: the chord to the opposite is a sum of small terms, never a difference of large ones."""
+    delta = torch.tensor([[1e-9, 1e-7, 1e-5, 1e-3]], dtype=torch.float64)
+    q1, q2 = torch.tensor([[0.7]], dtype=torch.float64), torch.tensor([[2.0]], dtype=torch.float64)
+    before = KernelState(math.pi - delta, q1, q2, gaussian=False)
+    after = math.pi - LayerNorm()(before).theta
+    torch.testing.assert_close(after, delta, rtol=0, atol=1e-15)

@@ -248,12 +248,16 @@ class LayerNorm(Layer):
                 "below is "
                 "constant at this variance."
             )
-        # R − K = ½-chords below; with w = √(v₁v₂) and R = √(q₁q₂): w + m₁m₂ − R = −(√v₁m₂ − √v₂m₁)²/(R + w + m₁m₂).
+        # With w = √(v₁v₂) and R = √(q₁q₂), w ∓ (K − m₁m₂) = (R ∓ K) − (R − w ∓ m₁m₂), and R − w ∓ m₁m₂ without
+        # cancellation: both limits keep their digits, the opposite one too where the mean is 0.
         big = torch.sqrt(state.q1) * torch.sqrt(state.q2)
         small = torch.sqrt(v1) * torch.sqrt(v2)
-        lost = (torch.sqrt(v1) * m2 - torch.sqrt(v2) * m1) ** 2 / (big + small + m1 * m2)
+        product = m1 * m2
+        lost = (torch.sqrt(v1) * m2 - torch.sqrt(v2) * m1) ** 2 / (big + small + product)
+        gained = product + (m1 * m1 * v2 + m2 * m2 * v1 + product * product) / (big + small)
         deficit = 2.0 * big * torch.sin(state.theta / 2) ** 2 - lost
-        theta = half_chord_angle(deficit, 2.0 * small - deficit)
+        surplus = 2.0 * big * torch.cos(state.theta / 2) ** 2 - gained
+        theta = half_chord_angle(deficit, surplus)
         return _divide(state, v1, v2, theta, False)
 
     @property
