@@ -45,8 +45,10 @@ def _number(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize("compress", [True, False])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "compress"),
+    [*((c, True) for c in CASES), *((c, False) for c in ("first", "second", "post", "residual"))],
+)
 def test_by_both_inputs(case, compress):
     x, y = _inputs(2), _inputs(3, 1)
     k = NetworkKernel(_layers(case, 1.3, 0.2), compress)
@@ -64,8 +66,10 @@ def test_by_one_set_of_inputs(case):
         assert torch.autograd.gradcheck(lambda x, f=f: f.diagonal(x), (x,), eps=1e-6, atol=1e-7, rtol=1e-6)
 
 
-@pytest.mark.parametrize("compress", [True, False])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "compress"),
+    [*((c, True) for c in CASES), *((c, False) for c in ("first", "second", "post", "residual"))],
+)
 def test_by_variances(case, compress):
     x, y = _inputs(2).detach(), _inputs(3, 1).detach()
     for kind in KINDS:

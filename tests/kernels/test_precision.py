@@ -34,7 +34,7 @@ def _cases() -> list[tuple[str, int, object, str, str, float, float]]:
         where, order, norm = place
         if where == "second" and depth == 1:
             continue
-        for _ in range(2 if depth < 10 else 1):
+        for _ in range(2 if depth == 1 else 1):
             turn += 1
             bias, size = BIASES[turn % 6], sizes[(turn // 6) % 5]
             if name not in RAMPS and where != "first" and not (where == "every" and order == "pre"):
