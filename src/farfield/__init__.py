@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from farfield.geometry import isometry as isometry
     from farfield.geometry import isometry_gap as isometry_gap
     from farfield.growth import horizon as horizon
+    from farfield.ntk import empirical_ntk as empirical_ntk
 
 __version__ = "0.1.0.dev0"
 
@@ -36,6 +37,7 @@ _LAZY = {
     "verify_certificate": "farfield.certify:verify_certificate",
     "certify": "farfield.certify",  # callable, as audit
     "horizon": "farfield.growth:horizon",
+    "empirical_ntk": "farfield.ntk:empirical_ntk",
     "nn": "farfield.nn",
     "Activation": "farfield.gaussian:Activation",
     "activation": "farfield.gaussian:activation",

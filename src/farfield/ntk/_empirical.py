@@ -1,0 +1,311 @@
+"""The empirical tangent kernel: one call, several methods, a memory budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from farfield import engine as engines
+from farfield.errors import InvalidValueError
+from farfield.ntk._factors import Gradients, Plan, plan
+from farfield.ntk._gram import contributions
+from farfield.ntk._jacobian import JacobianTile
+from farfield.ntk._layerwise import LayerwiseTile, bytes_per_input
+from farfield.ntk._model import Outputs, ParameterFilter, Selection, require_evaluation, track
+from farfield.ntk._products import ProductTile
+from farfield.ntk._record import Tracked
+from farfield.ntk._sketch import Sketch, sketch
+
+__all__ = ["MethodChoice", "choose_method", "empirical_ntk", "layer_contributions", "sketch_ntk"]
+
+Method: TypeAlias = Literal["auto", "layerwise", "jacobian", "ntvp"]
+_METHODS = ("auto", "layerwise", "jacobian", "ntvp")
+
+
+@dataclass(frozen=True)
+class MethodChoice:
+    """Which method computes the kernel, why, and how many inputs go into one side of a tile."""
+
+    method: Literal["layerwise", "jacobian", "ntvp"]
+    reason: str
+    side: int
+
+
+def empirical_ntk(
+    model: nn.Module,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    outputs: Outputs = "trace",
+    parameters: ParameterFilter = None,
+    method: Method = "auto",
+    memory: int | str = "4GB",
+    out: Tensor | np.ndarray[Any, Any] | str | Path | None = None,
+    resume: str | Path | None = None,
+    engine: str | engines.Engine = "auto",
+    progress: engines.Progress | None = None,
+) -> Tensor:
+    r"""Θ(x, x′) = Σ_k ∇f_k(x)·∇f_k(x′), the tangent kernel of a model as it stands.
+
+    .. math:: \Theta_{kl}(x, x') = \sum_\theta \frac{\partial f_k(x)}{\partial\theta}\frac{\partial
+    f_l(x')}{\partial\theta}
+
+    Exact to rounding, by whatever method. ``"layerwise"`` records how the model uses its parameters; a Linear
+    layer's part is then (A Aᵀ + 1) ⊙ (B Bᵀ) with its inputs A and output gradients B, and the Jacobian, P
+    numbers an output, is never formed. Convolutions, embeddings, norms' affine parameters, shared weights and
+    several uses of one module are of the same kind; a parameter used in a way no rule knows (inside an LSTM,
+    say) has its gradients taken as they are. ``"jacobian"`` forms the Jacobian, a chunk of inputs at a time;
+    ``"ntvp"`` goes column by column through products with unit vectors.
+
+    Parameters
+    ----------
+    model
+        Any module that maps a batch (n, …) to a tensor (n, …), each output from its own input alone. In
+        evaluation mode: dropout and BatchNorm in training mode are refused.
+    x1, x2
+        Inputs (n, …) and (m, …); ``x2`` defaults to ``x1``, and half the tiles are computed.
+    outputs
+        ``"trace"``: the sum over outputs, shape (n, m). ``"full"``: every pair of outputs, (n, m, K, K).
+        ``"sum"``: of the sum of all outputs, (n, m). An index, or one for each output axis: of that output, (n,
+        m).
+    parameters
+        Which parameters count: a function of name and parameter, names or prefixes; all that require a gradient
+        if None.
+    method
+        ``"auto"`` (see :func:`choose_method`), ``"layerwise"``, ``"jacobian"`` or ``"ntvp"``.
+    memory
+        Budget for everything but the result.
+    out
+        Where to write the result: a tensor, an array, or the path of a ``.npy`` file, which is created and
+        memory-mapped.
+    resume
+        A folder for finished tiles: a killed run goes on where it stopped, and ends with the same bits.
+    engine, progress
+        Where tiles run, and who is told.
+
+    Examples
+    --------
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> empirical_ntk(net, torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
+    tensor([[1., 1.],
+            [1., 5.]])
+    """
+    job = _Job.of(model, x1, x2, outputs, parameters)
+    choice = _choose(job, method, memory)
+    task = _task(job, choice)
+    symmetric = x2 is None and job.select.trace
+    tiles = engines.tiles(len(job.x1), len(job.x2), height=choice.side, symmetric=symmetric)
+    shape = (len(job.x1), len(job.x2))
+    k = job.plan.outputs
+    if not job.select.trace:
+        shape = (k, k, *shape)  # type: ignore[assignment]
+    target = _target(out, shape, job.dtype, job.x1.device)
+    checkpoint = None
+    if resume is not None:
+        # Method and tiles are part of it: tiles of one way of computing do not fit another to the last bit.
+        key = engines.fingerprint(
+            {name: p.detach() for name, p in model.named_parameters()},
+            dict(model.named_buffers()),
+            str(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters), choice.method, choice.side,
+        )  # fmt: skip
+        checkpoint = engines.Checkpoint(resume, key)
+    with torch.no_grad():
+        matrix = engines.engine(engine).fill(
+            target, task, tiles, symmetric=symmetric, checkpoint=checkpoint, progress=progress
+        )
+    return matrix if job.select.trace else matrix.permute(2, 3, 0, 1)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A kernel to compute: what every method needs."""
+
+    model: nn.Module
+    tracked: Tracked
+    select: Selection
+    x1: Tensor
+    x2: Tensor
+    plan: Plan
+    inputs: tuple[torch.Size, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(
+        model: nn.Module, x1: Tensor, x2: Tensor | None, outputs: Outputs, parameters: ParameterFilter
+    ) -> _Job:
+        require_evaluation(model)
+        for x in (x1, x2):
+            if x is not None and (x.dim() < 1 or len(x) == 0):
+                raise InvalidValueError(f"Inputs are a batch (n, …) with n ≥ 1, got shape {tuple(x.shape)}.")
+        if x2 is not None and x1.shape[1:] != x2.shape[1:]:
+            raise InvalidValueError(
+                f"Both batches hold the same kind of input; got shapes {tuple(x1.shape)} and {tuple(x2.shape)}."
+            )
+        tracked, select = track(model, parameters), Selection(outputs)
+        x1 = x1.detach()
+        found, inputs = plan(model, tracked, select, x1)
+        dtype = next(iter(tracked.parameters.values())).dtype
+        return _Job(model, tracked, select, x1, x1 if x2 is None else x2.detach(), found, inputs, dtype)
+
+
+def _task(job: _Job, choice: MethodChoice) -> Any:
+    if choice.method == "layerwise":
+        gradients = Gradients(job.model, job.tracked, job.select, job.plan)
+        return LayerwiseTile(gradients, job.x1, job.x2, job.select.trace, max(1, min(choice.side, 512)))
+    kind = JacobianTile if choice.method == "jacobian" else ProductTile
+    return kind(job.model, job.tracked, job.select, job.x1, job.x2)
+
+
+def choose_method(
+    model: nn.Module,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    outputs: Outputs = "trace",
+    parameters: ParameterFilter = None,
+    memory: int | str = "4GB",
+) -> MethodChoice:
+    """The method that ``"auto"`` takes for a kernel, and why.
+
+    Layerwise, unless the Jacobian of all inputs is smaller than the factors it would be made of (few
+    parameters, or all of them used in ways no rule knows), or the factors of two inputs do not fit into the
+    budget; then by products.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Linear(4, 512), nn.ReLU(), nn.Linear(512, 1))
+    >>> choose_method(net, torch.zeros(10, 4)).method
+    'layerwise'
+    """
+    return _choose(_Job.of(model, x1, x2, outputs, parameters), "auto", memory)
+
+
+def _choose(job: _Job, method: str, memory: int | str) -> MethodChoice:
+    if method not in _METHODS:
+        raise InvalidValueError(
+            f"A method is one of {', '.join(_METHODS)}, got {method!r}. For estimates from random directions "
+            f"see sketch_ntk."
+        )
+    budget = engines.parse_memory(memory)
+    count = sum(p.numel() for p in job.tracked.parameters.values())
+    k, itemsize = job.plan.outputs, job.dtype.itemsize
+    factors = bytes_per_input(job.plan, list(job.inputs), job.tracked.parameters)
+    rows = count * k * itemsize
+    longest = max(len(job.x1), len(job.x2))
+
+    def side(one: int, copies: int) -> int:
+        """The largest side whose two stacks of rows, ``copies`` of each, and result fit."""
+        pair = k * k if not job.select.trace else 1
+        best = int(budget // (2 * copies * one + 1))
+        while best > 1 and 2 * copies * one * best + 3 * pair * itemsize * best**2 > budget:
+            best = int(best * 0.8)
+        return max(1, min(best, longest))
+
+    if method == "auto":
+        method, reason = (
+            "layerwise",
+            (f"one input's factors take {_size(factors)}, its Jacobian {_size(rows)}"),
+        )
+        if rows <= factors:
+            method, reason = (
+                "jacobian",
+                (f"one input's Jacobian takes {_size(rows)}, no more than its factors ({_size(factors)})"),
+            )
+        if 8 * min(rows, factors) > budget:
+            method, reason = (
+                "ntvp",
+                (
+                    f"two inputs' {'factors' if factors < rows else 'Jacobians'} "
+                    f"({_size(2 * min(rows, factors))}) and their temporaries "
+                    f"do not fit into {_size(budget)}"
+                ),
+            )
+    else:
+        reason = "asked for"
+    sides = {"layerwise": side(factors, 4), "jacobian": side(rows, 3), "ntvp": min(longest, 256)}
+    return MethodChoice(method, reason, sides[method])  # type: ignore[arg-type]
+
+
+def _size(number: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number = number / 1000  # type: ignore[assignment]
+    return f"{number:.3g} TB"
+
+
+def _target(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Any:
+    if out is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    if isinstance(out, str | Path):
+        if Path(out).suffix != ".npy":
+            raise InvalidValueError(f"A result is written to a .npy file, got {str(out)!r}.")
+        kind = torch.empty(0, dtype=dtype).numpy().dtype
+        mode = "r+" if Path(out).exists() else "w+"
+        array = np.lib.format.open_memmap(out, mode=mode, dtype=kind, shape=shape)
+        if array.shape != shape or array.dtype != kind:
+            raise InvalidValueError(
+                f"{out} holds a {array.dtype} array of shape {array.shape}, and the kernel is {kind} of shape "
+                f"{shape}. Give "
+                "another path, or remove the file."
+            )
+        return array
+    return out
+
+
+def layer_contributions(
+    model: nn.Module, x1: Tensor, x2: Tensor | None = None, *, parameters: ParameterFilter = None
+) -> dict[str, Tensor]:
+    """Each parameter's part of the kernel's trace, (n, m) each; they sum to :func:`empirical_ntk`.
+
+    A bias that is used only together with its weight is counted with it.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 1)).double()
+    >>> x = torch.randn(3, 2, dtype=torch.float64)
+    >>> parts = layer_contributions(net, x)
+    >>> torch.allclose(sum(parts.values()), empirical_ntk(net, x))
+    True
+    """
+    job = _Job.of(model, x1, x2, "trace", parameters)
+    gradients = Gradients(job.model, job.tracked, job.select, job.plan)
+    with torch.no_grad():
+        first = gradients(job.x1)
+        second = first if x2 is None else gradients(job.x2)
+        return contributions(first, second, trace=True)
+
+
+def sketch_ntk(
+    model: nn.Module,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    outputs: Outputs = "trace",
+    parameters: ParameterFilter = None,
+    directions: int = 256,
+    generator: torch.Generator | None = None,
+    batch: int = 256,
+) -> Sketch:
+    """The tangent kernel estimated from random directions in parameter space: unbiased, with a standard error
+    an entry.
+
+    For models too large for anything exact: memory is a few copies of the parameters, time one forward pass a
+    direction. The relative error falls like 1/√directions.
+
+    Examples
+    --------
+    >>> net = nn.Linear(3, 1, bias=False).double()
+    >>> x = torch.eye(3, dtype=torch.float64)
+    >>> estimate = sketch_ntk(net, x, directions=400, generator=torch.Generator().manual_seed(0))
+    >>> bool(((estimate.value - x).abs() < 5 * estimate.standard_error).all())
+    True
+    """
+    require_evaluation(model)
+    tracked, select = track(model, parameters), Selection(outputs)
+    return sketch(model, tracked, select, x1, x2, directions=directions, generator=generator, batch=batch)

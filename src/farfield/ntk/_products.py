@@ -1,0 +1,194 @@
+"""Products of the tangent kernel with vectors: J(Jᵀv), never J itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp, vjp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from farfield.engine import Tile
+from farfield.errors import FarfieldError, InvalidValueError
+from farfield.ntk._model import ParameterFilter, Selection, require_evaluation, track
+from farfield.ntk._record import Tracked
+
+__all__ = ["NTKOperator", "ProductTile", "pull", "push"]
+
+
+def _forward(
+    model: nn.Module, tracked: Tracked, select: Selection, x: Tensor
+) -> Callable[[dict[str, Tensor]], Tensor]:
+    """Parameters → (n, K) for a batch; a batch goes through the model at once."""
+
+    def outputs(values: dict[str, Tensor]) -> Tensor:
+        y = tracked.substitute(model, values, x)
+        if not isinstance(y, Tensor):
+            return select(y)  # raises, with the reason
+        if select.outputs in ("full", "trace"):
+            return y.reshape(len(x), -1)
+        if select.outputs == "sum":
+            return y.reshape(len(x), -1).sum(1, keepdim=True)
+        place: tuple[slice | int, ...] = (slice(None), *select.index)
+        return y[place].reshape(len(x), -1)
+
+    return outputs
+
+
+def pull(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, v: Tensor) -> dict[str, Tensor]:
+    """Jᵀv, a value for every parameter; v has shape (n, K)."""
+    parameters = {name: p.detach() for name, p in tracked.parameters.items()}
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        pulled: Any = vjp(_forward(model, tracked, select, x), parameters)
+        (gradient,) = pulled[1](v)
+    return dict(gradient)
+
+
+def push(
+    model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, direction: dict[str, Tensor]
+) -> Tensor:
+    """J·direction, shape (n, K): forward mode, or reverse mode twice where an operator has no forward rule."""
+    parameters = {name: p.detach() for name, p in tracked.parameters.items()}
+    outputs = _forward(model, tracked, select, x)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        try:
+            result: Any = jvp(outputs, (parameters,), (direction,))
+            moved: Tensor = result[1]
+        except FarfieldError:
+            raise
+        except (RuntimeError, NotImplementedError):
+            moved = _push_twice(outputs, parameters, direction)
+    return moved
+
+
+def _push_twice(outputs: Any, parameters: dict[str, Tensor], direction: dict[str, Tensor]) -> Tensor:
+    """J·d as the derivative of u ↦ ⟨Jᵀu, d⟩, which is linear in u."""
+    with torch.enable_grad():
+        leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+        y = outputs(leaves)
+        u = torch.zeros_like(y, requires_grad=True)
+        pulled = torch.autograd.grad(
+            y, list(leaves.values()), u, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        total = torch.stack(
+            [(g * direction[name]).sum() for name, g in zip(leaves, pulled, strict=True)]
+        ).sum()
+        (moved,) = torch.autograd.grad(total, u)
+    return moved.detach()
+
+
+@dataclass(frozen=True)
+class ProductTile:
+    """Task: one tile of the kernel, column by column, from products with unit vectors.
+
+    Memory: a few copies of the parameters, whatever the tile. Time: one backward and one forward pass a column.
+    """
+
+    model: nn.Module
+    tracked: Tracked
+    select: Selection
+    x1: Tensor
+    x2: Tensor
+
+    def __call__(self, tile: Tile) -> Tensor:
+        """(rows, columns) if one number a pair is asked for, else (K, K, rows, columns)."""
+        rows, columns = self.x1[tile.row_slice], self.x2[tile.column_slice]
+        parts: list[Tensor] = []
+        outputs = 0
+        for z in columns:
+            single = z.unsqueeze(0)
+            if not outputs:
+                with torch.no_grad():
+                    outputs = self.select(self.model(single)).numel()
+            unit = torch.eye(outputs, dtype=_dtype(self.tracked), device=rows.device)
+            for k in range(outputs):
+                direction = pull(self.model, self.tracked, self.select, single, unit[k : k + 1])
+                moved = push(self.model, self.tracked, self.select, rows, direction)
+                parts.append(moved[:, k] if self.select.trace else moved)
+        if self.select.trace:
+            return torch.stack(parts, -1).reshape(len(rows), len(columns), outputs).sum(-1)
+        # parts: columns × l, each (rows, k)
+        full = torch.stack(parts).reshape(len(columns), outputs, len(rows), outputs)
+        return full.permute(3, 1, 2, 0).contiguous()
+
+
+def _dtype(tracked: Tracked) -> torch.dtype:
+    return next(iter(tracked.parameters.values())).dtype
+
+
+class NTKOperator:
+    r"""The tangent kernel of a model on a set of inputs as a linear operator: v ↦ Θv = J(Jᵀv), Θ never formed.
+
+    A vector has one entry for every input and output, n·K in all, in that order. One product costs a backward
+    and a forward pass over all inputs, and memory for one copy of the parameters.
+
+    Parameters
+    ----------
+    model
+        In evaluation mode.
+    x
+        Inputs, (n, …).
+    outputs
+        ``"full"`` (K outputs), ``"sum"`` or an index (K = 1).
+    parameters
+        Which parameters count; all that require a gradient if None.
+    batch
+        Inputs that go through the model at once.
+
+    Examples
+    --------
+    >>> net = nn.Linear(3, 1).double()
+    >>> x = torch.randn(5, 3, dtype=torch.float64)
+    >>> theta = NTKOperator(net, x)
+    >>> v = torch.randn(5, dtype=torch.float64)
+    >>> torch.allclose(theta @ v, (x @ x.T + 1.0) @ v)
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        *,
+        outputs: str | int | tuple[int, ...] = "full",
+        parameters: ParameterFilter = None,
+        batch: int = 256,
+    ) -> None:
+        require_evaluation(model)
+        if outputs == "trace":
+            raise InvalidValueError("An operator acts on all outputs ('full'), their sum or one of them.")
+        self.model, self.x, self.batch = model, x, batch
+        self._select = Selection(outputs)
+        self._tracked = track(model, parameters)
+        with torch.no_grad():
+            self.outputs = self._select(model(x[:1])).numel()
+        self.dtype = _dtype(self._tracked)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n·K, n·K)."""
+        size = len(self.x) * self.outputs
+        return size, size
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        """Θv for v of shape (n·K,) or (n·K, c)."""
+        if v.dim() == 2:
+            return torch.stack([self @ column for column in v.unbind(1)], 1)
+        if v.shape != (self.shape[0],):
+            raise InvalidValueError(
+                f"The operator has {self.shape[0]} columns ({len(self.x)} inputs × {self.outputs} outputs); "
+                f"got a vector of shape "
+                f"{tuple(v.shape)}."
+            )
+        grid = v.reshape(len(self.x), self.outputs)
+        total: dict[str, Tensor] = {}
+        for part, piece in zip(self.x.split(self.batch), grid.split(self.batch), strict=True):
+            pulled = pull(self.model, self._tracked, self._select, part, piece.to(self.dtype))
+            total = {name: total[name] + g if total else g for name, g in pulled.items()}
+        moved = [
+            push(self.model, self._tracked, self._select, part, total) for part in self.x.split(self.batch)
+        ]
+        return torch.cat(moved).reshape(-1)
