@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
+from farfield.ntk._calls import Tracked
 from farfield.ntk._factors import Gradients, Plan, plan
-from farfield.ntk._gram import contributions
 from farfield.ntk._jacobian import JacobianTile
 from farfield.ntk._layerwise import LayerwiseTile, bytes_per_input
 from farfield.ntk._model import Outputs, ParameterFilter, Selection, require_evaluation, track
 from farfield.ntk._products import ProductTile
-from farfield.ntk._record import Tracked
 from farfield.ntk._sketch import Sketch, sketch
+from farfield.ntk._transforms import ordinary
 
 __all__ = ["MethodChoice", "choose_method", "empirical_ntk", "layer_contributions", "sketch_ntk"]
 
@@ -29,11 +31,25 @@ _METHODS = ("auto", "layerwise", "jacobian", "ntvp")
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """Which method computes the kernel, why, and how many inputs go into one side of a tile."""
+    """Which method computes the kernel, why, and in what pieces.
+
+    Parameters
+    ----------
+    method, reason
+        The method, and the figures that decided.
+    side
+        Inputs on one side of a tile.
+    batch
+        Inputs that go through the model at once.
+    room
+        Bytes for what is held while a tile is contracted.
+    """
 
     method: Literal["layerwise", "jacobian", "ntvp"]
     reason: str
     side: int
+    batch: int
+    room: int
 
 
 def empirical_ntk(
@@ -45,7 +61,7 @@ def empirical_ntk(
     parameters: ParameterFilter = None,
     method: Method = "auto",
     memory: int | str = "4GB",
-    out: Tensor | np.ndarray[Any, Any] | str | Path | None = None,
+    out: Tensor | NDArray[Any] | str | Path | None = None,
     resume: str | Path | None = None,
     engine: str | engines.Engine = "auto",
     progress: engines.Progress | None = None,
@@ -95,28 +111,27 @@ def empirical_ntk(
     tensor([[1., 1.],
             [1., 5.]])
     """
-    job = _Job.of(model, x1, x2, outputs, parameters)
-    choice = _choose(job, method, memory)
-    task = _task(job, choice)
-    symmetric = x2 is None and job.select.trace
-    tiles = engines.tiles(len(job.x1), len(job.x2), height=choice.side, symmetric=symmetric)
-    shape = (len(job.x1), len(job.x2))
-    k = job.plan.outputs
-    if not job.select.trace:
-        shape = (k, k, *shape)  # type: ignore[assignment]
-    target = _target(out, shape, job.dtype, job.x1.device)
-    checkpoint = None
-    if resume is not None:
-        # Method and tiles are part of it: tiles of one way of computing do not fit another to the last bit.
-        key = engines.fingerprint(
-            {name: p.detach() for name, p in model.named_parameters()},
-            dict(model.named_buffers()),
-            str(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters), choice.method, choice.side,
-        )  # fmt: skip
-        checkpoint = engines.Checkpoint(resume, key)
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
+        job = _Job.of(model, x1, x2, outputs, parameters)
+        choice = _choose(job, method, memory)
+        symmetric = x2 is None and job.select.trace
+        tiles = engines.tiles(len(job.x1), len(job.x2), height=choice.side, symmetric=symmetric)
+        shape: tuple[int, ...] = (len(job.x1), len(job.x2))
+        if not job.select.trace:
+            shape = (job.plan.outputs, job.plan.outputs, *shape)
+        target = _target(out, shape, job.dtype, job.x1.device)
+        checkpoint = None
+        if resume is not None:
+            # Method and tiles are part of it: tiles of one way of computing do not fit another to the last bit.
+            key = engines.fingerprint(
+                {name: p.detach() for name, p in model.named_parameters()},
+                dict(model.named_buffers()),
+                str(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters),
+                choice.method, choice.side, choice.batch,
+            )  # fmt: skip
+            checkpoint = engines.Checkpoint(resume, key)
         matrix = engines.engine(engine).fill(
-            target, task, tiles, symmetric=symmetric, checkpoint=checkpoint, progress=progress
+            target, _task(job, choice), tiles, symmetric=symmetric, checkpoint=checkpoint, progress=progress
         )
     return matrix if job.select.trace else matrix.permute(2, 3, 0, 1)
 
@@ -131,32 +146,36 @@ class _Job:
     x1: Tensor
     x2: Tensor
     plan: Plan
-    inputs: tuple[torch.Size, ...]
     dtype: torch.dtype
 
     @staticmethod
     def of(
         model: nn.Module, x1: Tensor, x2: Tensor | None, outputs: Outputs, parameters: ParameterFilter
     ) -> _Job:
-        require_evaluation(model)
-        for x in (x1, x2):
-            if x is not None and (x.dim() < 1 or len(x) == 0):
-                raise InvalidValueError(f"Inputs are a batch (n, …) with n ≥ 1, got shape {tuple(x.shape)}.")
-        if x2 is not None and x1.shape[1:] != x2.shape[1:]:
-            raise InvalidValueError(
-                f"Both batches hold the same kind of input; got shapes {tuple(x1.shape)} and {tuple(x2.shape)}."
-            )
+        _check_inputs(model, x1, x2)
         tracked, select = track(model, parameters), Selection(outputs)
-        x1 = x1.detach()
-        found, inputs = plan(model, tracked, select, x1)
+        first = ordinary(x1)
+        second = first if x2 is None else ordinary(x2)
+        found = plan(model, tracked, select, first)
         dtype = next(iter(tracked.parameters.values())).dtype
-        return _Job(model, tracked, select, x1, x1 if x2 is None else x2.detach(), found, inputs, dtype)
+        return _Job(model, tracked, select, first, second, found, dtype)
+
+
+def _check_inputs(model: nn.Module, x1: Tensor, x2: Tensor | None) -> None:
+    require_evaluation(model)
+    for x in (x1, x2):
+        if x is not None and (x.dim() < 1 or len(x) == 0):
+            raise InvalidValueError(f"Inputs are a batch (n, …) with n ≥ 1, got shape {tuple(x.shape)}.")
+    if x2 is not None and x1.shape[1:] != x2.shape[1:]:
+        raise InvalidValueError(
+            f"Both batches hold the same kind of input; got shapes {tuple(x1.shape)} and {tuple(x2.shape)}."
+        )
 
 
 def _task(job: _Job, choice: MethodChoice) -> Any:
     if choice.method == "layerwise":
         gradients = Gradients(job.model, job.tracked, job.select, job.plan)
-        return LayerwiseTile(gradients, job.x1, job.x2, job.select.trace, max(1, min(choice.side, 512)))
+        return LayerwiseTile(gradients, job.x1, job.x2, job.select.trace, choice.batch, choice.room)
     kind = JacobianTile if choice.method == "jacobian" else ProductTile
     return kind(job.model, job.tracked, job.select, job.x1, job.x2)
 
@@ -182,10 +201,11 @@ def choose_method(
     >>> choose_method(net, torch.zeros(10, 4)).method
     'layerwise'
     """
-    return _choose(_Job.of(model, x1, x2, outputs, parameters), "auto", memory)
+    with torch.inference_mode(False), torch.no_grad():
+        return _choose(_Job.of(model, x1, x2, outputs, parameters), "auto", memory)
 
 
-def _choose(job: _Job, method: str, memory: int | str) -> MethodChoice:
+def _choose(job: _Job, method: Method, memory: int | str) -> MethodChoice:
     if method not in _METHODS:
         raise InvalidValueError(
             f"A method is one of {', '.join(_METHODS)}, got {method!r}. For estimates from random directions "
@@ -193,42 +213,46 @@ def _choose(job: _Job, method: str, memory: int | str) -> MethodChoice:
         )
     budget = engines.parse_memory(memory)
     count = sum(p.numel() for p in job.tracked.parameters.values())
-    k, itemsize = job.plan.outputs, job.dtype.itemsize
-    factors = bytes_per_input(job.plan, list(job.inputs), job.tracked.parameters)
-    rows = count * k * itemsize
-    longest = max(len(job.x1), len(job.x2))
-
-    def side(one: int, copies: int) -> int:
-        """The largest side whose two stacks of rows, ``copies`` of each, and result fit."""
-        pair = k * k if not job.select.trace else 1
-        best = int(budget // (2 * copies * one + 1))
-        while best > 1 and 2 * copies * one * best + 3 * pair * itemsize * best**2 > budget:
-            best = int(best * 0.8)
-        return max(1, min(best, longest))
-
+    factors = bytes_per_input(job.plan, job.tracked.parameters)
+    rows = count * job.plan.outputs * job.dtype.itemsize
+    reason = "asked for"
     if method == "auto":
-        method, reason = (
-            "layerwise",
-            (f"one input's factors take {_size(factors)}, its Jacobian {_size(rows)}"),
+        method, reason = _cheapest(factors, rows, budget)
+    longest = max(len(job.x1), len(job.x2))
+    entry = job.dtype.itemsize * (1 if job.select.trace else job.plan.outputs**2)
+    # A backward pass for each output at once, where inputs do not go through the model as a batch.
+    passes = job.plan.saved * (1 + job.plan.outputs)
+    if method == "layerwise":
+        # Factors of rows, of columns and of the columns before, and a copy where batches are joined.
+        side = _largest(4 * factors, 3 * entry, budget // 2, longest)
+        batch = _largest(2 * factors + passes, 0, budget // 4, min(side, 512))
+        return MethodChoice(method, reason, side, batch, budget // 4)
+    if method == "jacobian":
+        side = _largest(4 * rows + passes, 3 * entry, budget, longest)
+        return MethodChoice(method, reason, side, side, 0)
+    side = _largest(4 * job.plan.saved, 3 * entry, budget, min(longest, 256))
+    return MethodChoice("ntvp", reason, side, side, 0)
+
+
+def _cheapest(factors: int, rows: int, budget: int) -> tuple[Method, str]:
+    if 8 * min(rows, factors) > budget:
+        kind = "factors" if factors < rows else "Jacobians"
+        return "ntvp", (
+            f"two inputs' {kind} ({_size(2 * min(rows, factors))}) and their temporaries do not fit into "
+            f"{_size(budget)}"
         )
-        if rows <= factors:
-            method, reason = (
-                "jacobian",
-                (f"one input's Jacobian takes {_size(rows)}, no more than its factors ({_size(factors)})"),
-            )
-        if 8 * min(rows, factors) > budget:
-            method, reason = (
-                "ntvp",
-                (
-                    f"two inputs' {'factors' if factors < rows else 'Jacobians'} "
-                    f"({_size(2 * min(rows, factors))}) and their temporaries "
-                    f"do not fit into {_size(budget)}"
-                ),
-            )
-    else:
-        reason = "asked for"
-    sides = {"layerwise": side(factors, 4), "jacobian": side(rows, 3), "ntvp": min(longest, 256)}
-    return MethodChoice(method, reason, sides[method])  # type: ignore[arg-type]
+    if rows <= factors:
+        return (
+            "jacobian",
+            f"one input's Jacobian takes {_size(rows)}, no more than its factors ({_size(factors)})",
+        )
+    return "layerwise", f"one input's factors take {_size(factors)}, its Jacobian {_size(rows)}"
+
+
+def _largest(each: int, pair: int, budget: int, most: int) -> int:
+    """The largest side s ≤ most with each·s + pair·s² ≤ budget, and at least 1."""
+    root = math.sqrt(each * each + 4.0 * pair * budget)
+    return max(1, min(int(2 * budget / max(each + root, 1)), most))
 
 
 def _size(number: int) -> str:
@@ -245,6 +269,10 @@ def _target(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.
     if isinstance(out, str | Path):
         if Path(out).suffix != ".npy":
             raise InvalidValueError(f"A result is written to a .npy file, got {str(out)!r}.")
+        if dtype == torch.bfloat16:
+            raise InvalidValueError(
+                "A .npy file has no bfloat16; make the model float32, or pass a tensor as out."
+            )
         kind = torch.empty(0, dtype=dtype).numpy().dtype
         mode = "r+" if Path(out).exists() else "w+"
         array = np.lib.format.open_memmap(out, mode=mode, dtype=kind, shape=shape)
@@ -259,11 +287,17 @@ def _target(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.
 
 
 def layer_contributions(
-    model: nn.Module, x1: Tensor, x2: Tensor | None = None, *, parameters: ParameterFilter = None
+    model: nn.Module,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    parameters: ParameterFilter = None,
+    memory: int | str = "4GB",
 ) -> dict[str, Tensor]:
     """Each parameter's part of the kernel's trace, (n, m) each; they sum to :func:`empirical_ntk`.
 
-    A bias that is used only together with its weight is counted with it.
+    A bias that is used only together with its weight is counted with it; a parameter that no output depends on
+    is left out. ``memory`` is for everything but the results.
 
     Examples
     --------
@@ -273,12 +307,19 @@ def layer_contributions(
     >>> torch.allclose(sum(parts.values()), empirical_ntk(net, x))
     True
     """
-    job = _Job.of(model, x1, x2, "trace", parameters)
-    gradients = Gradients(job.model, job.tracked, job.select, job.plan)
-    with torch.no_grad():
-        first = gradients(job.x1)
-        second = first if x2 is None else gradients(job.x2)
-        return contributions(first, second, trace=True)
+    with torch.inference_mode(False), torch.no_grad():
+        job = _Job.of(model, x1, x2, "trace", parameters)
+        choice = _choose(job, "layerwise", memory)
+        task = _task(job, choice)
+        result: dict[str, Tensor] = {}
+        symmetric = x2 is None
+        for tile in engines.tiles(len(job.x1), len(job.x2), height=choice.side, symmetric=symmetric):
+            for name, part in task.parts(tile).items():
+                whole = result.setdefault(name, part.new_empty(len(job.x1), len(job.x2)))
+                whole[tile.row_slice, tile.column_slice] = part
+                if symmetric:
+                    whole[tile.column_slice, tile.row_slice] = part.T
+    return result
 
 
 def sketch_ntk(
@@ -306,6 +347,12 @@ def sketch_ntk(
     >>> bool(((estimate.value - x).abs() < 5 * estimate.standard_error).all())
     True
     """
-    require_evaluation(model)
-    tracked, select = track(model, parameters), Selection(outputs)
-    return sketch(model, tracked, select, x1, x2, directions=directions, generator=generator, batch=batch)
+    with torch.inference_mode(False), torch.no_grad():
+        _check_inputs(model, x1, x2)
+        tracked, select = track(model, parameters), Selection(outputs)
+        first = ordinary(x1)
+        select(tracked.substitute(model, {}, first[:1]))  # refuses what can't be
+        second = None if x2 is None else ordinary(x2)
+        return sketch(
+            model, tracked, select, first, second, directions=directions, generator=generator, batch=batch
+        )

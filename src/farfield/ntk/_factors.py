@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.ntk._record import Call, Recorder, Tracked
+from farfield.ntk._calls import Call, Tracked
+from farfield.ntk._record import Recorder, hidden
+from farfield.ntk._transforms import dense, transforms
 
 __all__ = ["Dense", "Factors", "Gradients", "Outer", "Plan", "plan"]
 
@@ -62,12 +63,21 @@ class Plan:
         Parameters used in a way no rule knows; their gradients are taken as they are.
     outputs
         K.
+    inputs
+        Shapes of the calls' inputs, where their weight counts.
+    moved
+        Whether the model does something that may change the order of a batch.
+    saved
+        Bytes that autograd holds for one input between forward and backward pass.
     """
 
     calls: tuple[Call, ...]
     shapes: tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
     opaque: tuple[str, ...]
     outputs: int
+    inputs: tuple[torch.Size, ...]
+    moved: bool
+    saved: int
 
 
 def _run(
@@ -85,23 +95,41 @@ def _run(
     return select(y), recorder
 
 
-def plan(
-    model: nn.Module, tracked: Tracked, select: Select, x: Tensor
-) -> tuple[Plan, tuple[torch.Size, ...]]:
-    """Run the model once on the first input and note how it uses its parameters, and the shapes of its calls'
-    inputs.
-    """
+def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
+    """Run the model on the first input and note how it uses its parameters."""
     opaque: set[str] = set()
+    sizes: dict[int, int] = {}
+
+    def note(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return value
+
     while True:
-        with torch.no_grad():
-            y, recorder = _run(model, tracked, opaque, select, None, {}, x[0])
-        if recorder.opaque <= opaque:
+        sizes.clear()
+        recorder = Recorder(tracked, None, set(opaque), keep=True)
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda value: value)
+        with torch.enable_grad(), hooks:
+            with recorder:
+                y = tracked.substitute(model, {}, x[:1])
+            numbers = select(y)
+        found = recorder.opaque | hidden(recorder, numbers)
+        if found <= opaque:
             break
         # A parameter met first in a call that is understood and later in one that is not must be left alone in
         # both.
-        opaque |= recorder.opaque
-    shapes = tuple(torch.Size() if v is None else v.shape for v in recorder.inputs)
-    return Plan(tuple(recorder.calls), tuple(recorder.outputs), tuple(sorted(opaque)), y.numel()), shapes
+        opaque |= found
+    for parameter in model.parameters():
+        sizes.pop(parameter.untyped_storage().data_ptr(), None)
+    return Plan(
+        calls=tuple(recorder.calls),
+        shapes=tuple(recorder.outputs),
+        opaque=tuple(sorted(opaque)),
+        outputs=numbers.numel(),
+        inputs=tuple(torch.Size() if v is None else v.shape for v in recorder.inputs),
+        moved=recorder.moved,
+        saved=sum(sizes.values()),
+    )
 
 
 def _zeros(found: Plan) -> tuple[Tensor, ...]:
@@ -128,20 +156,25 @@ def _batched(model: nn.Module, tracked: Tracked, select: Select, found: Plan, x:
     It can where every call's output had one row for one input and has n for n: then row i belongs to input i,
     because no output depends on another input.
     """
-    if found.opaque or any(not shape or shape[0] != 1 for shape, _, _ in found.shapes):
+    if found.opaque or found.moved or any(not shape or shape[0] != 1 for shape, _, _ in found.shapes):
         return None
     n = len(x)
     recorder = Recorder(tracked, None, set(), keep=True)
     with torch.enable_grad():
         with recorder:
-            y = model(x)
-        _check(found, recorder)
+            y = tracked.substitute(model, {}, x)
+        if tuple(recorder.calls) != found.calls or recorder.opaque:
+            return None
         grown = all(
             output[0] == (n, *shape[1:])
             for output, (shape, _, _) in zip(recorder.outputs, found.shapes, strict=True)
         )
-        inputs = all(v is None or len(v) == n for v in recorder.inputs)
-        if not (grown and inputs and isinstance(y, Tensor) and len(y) == n):
+        inputs = all(v is None or (v.dim() > 0 and len(v) == n) for v in recorder.inputs)
+        if not (grown and inputs and isinstance(y, Tensor) and y.dim() > 0 and len(y) == n):
+            return None
+        if not all(
+            kept.requires_grad for kept in recorder.kept
+        ):  # a call under no_grad, or whose output is detached
             return None
         rows = (
             torch.stack([select(row.unsqueeze(0)) for row in y])
@@ -183,8 +216,7 @@ def _vectorized(model: nn.Module, tracked: Tracked, select: Select, found: Plan,
         return y, tuple(value for value in recorder.inputs if value is not None)
 
     arguments = (_zeros(found), substitutes, x)
-    # The fused attention kernels have no batching rule; the plain one does.
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with transforms():
         if found.outputs == 1:  # one backward pass needs no basis of output directions
             scalar = grad(_scalar(one), argnums=(0, 1), has_aux=True)
             derivatives, kept = vmap(scalar, (None, None, 0))(*arguments)
@@ -217,7 +249,7 @@ def _one_by_one(model: nn.Module, tracked: Tracked, select: Select, found: Plan,
                 torch.autograd.grad(v, wanted, retain_graph=True, allow_unused=True, materialize_grads=True)
                 for v in y.reshape(-1)
             ]
-        stacked = [torch.stack(g) for g in zip(*grads, strict=True)]
+        stacked = [torch.stack([dense(v) for v in g]) for g in zip(*grads, strict=True)]
         rows.append(
             (
                 tuple(stacked[: len(perturbations)]),
@@ -259,11 +291,15 @@ class Gradients:
         single = _used_once(self.plan)
         result: Factors = {}
         for name, value in opaque.items():
-            result.setdefault(name, []).append(Dense(value.detach().flatten(2)))
+            result.setdefault(name, []).append(Dense(value.detach().reshape(*value.shape[:2], -1)))
         for call, derivative, given in zip(self.plan.calls, derivatives, inputs, strict=True):
             for name, term in _terms(call, derivative.detach(), given, single):
                 result.setdefault(name, []).append(term)
         return result
+
+    def zeros(self, shape: tuple[int, ...]) -> Tensor:
+        """A kernel of nothing."""
+        return next(iter(self.tracked.parameters.values())).new_zeros(shape)
 
     def _pieces(self, x: Tensor) -> Pieces:
         arguments = (self.model, self.tracked, self.select, self.plan, x)
@@ -297,7 +333,6 @@ def _used_once(found: Plan) -> set[str]:
 def _terms(call: Call, g: Tensor, x: Tensor | None, single: set[str]) -> list[tuple[str, Outer | Dense]]:
     """The contributions of one call; g has shape (n, K, *output), x has (n, *input)."""
     if call.kind in ("linear", "transposed", "convolution"):
-        assert x is not None
         return _matrix_terms(call, g, x, single)
     if call.kind == "embedding":
         assert x is not None
@@ -307,7 +342,8 @@ def _terms(call: Call, g: Tensor, x: Tensor | None, single: set[str]) -> list[tu
     shape = call.option("shape")
     if call.weight is not None:
         assert x is not None
-        terms.append((call.weight, Dense(_summed(g * x.unsqueeze(1), shape))))
+        aligned = x.reshape(len(x), *(1,) * (g.dim() - x.dim()), *x.shape[1:])  # as broadcasting aligned it
+        terms.append((call.weight, Dense(_summed(g * aligned, shape))))
     if call.bias is not None:
         terms.append((call.bias, Dense(_summed(g, shape))))
     return terms
@@ -321,7 +357,14 @@ def _summed(g: Tensor, shape: tuple[int, ...]) -> Tensor:
     return (g.sum(axes) if axes else g).flatten(2)
 
 
-def _matrix_terms(call: Call, g: Tensor, x: Tensor, single: set[str]) -> list[tuple[str, Outer | Dense]]:
+def _matrix_terms(
+    call: Call, g: Tensor, x: Tensor | None, single: set[str]
+) -> list[tuple[str, Outer | Dense]]:
+    if x is None:
+        assert call.bias is not None
+        channels = -1 if call.kind != "convolution" else -call.option("dimension") - 1
+        others = [axis for axis in range(2, g.dim()) if axis != g.dim() + channels]
+        return [(call.bias, Dense(g.sum(others) if others else g))]
     if call.kind == "convolution":
         patches, b = _patches(call, g, x)
     else:

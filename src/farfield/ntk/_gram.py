@@ -9,31 +9,40 @@ from farfield.ntk._factors import Dense, Factors, Outer
 
 __all__ = ["contract", "contributions"]
 
+_ROOM = 1 << 28
+_PAIRS = 1 << 23
+"""Numbers held at once, at most: more does not get faster."""
 
-def contributions(first: Factors, second: Factors, *, trace: bool) -> dict[str, Tensor]:
-    """Every parameter's part of the tangent kernel: (n, m) if ``trace``, else (n, m, K, K)."""
-    return {name: _parameter(terms, second[name], trace) for name, terms in first.items()}
+
+def contributions(first: Factors, second: Factors, *, trace: bool, room: int = _ROOM) -> dict[str, Tensor]:
+    """Every parameter's part of the tangent kernel: (n, m) if ``trace``, else (n, m, K, K).
+
+    ``room``: bytes for what is held in between.
+    """
+    return {name: _parameter(terms, second[name], trace, room) for name, terms in first.items()}
 
 
-def contract(first: Factors, second: Factors, *, trace: bool) -> Tensor:
-    """The tangent kernel: the sum of all parts."""
+def contract(first: Factors, second: Factors, *, trace: bool, room: int = _ROOM) -> Tensor:
+    """The tangent kernel: the sum of all parts, of which there is at least one."""
     total: Tensor | None = None
     for name, terms in first.items():
-        part = _parameter(terms, second[name], trace)
+        part = _parameter(terms, second[name], trace, room)
         total = part if total is None else total.add_(part)
     assert total is not None
     return total
 
 
-def _parameter(a: list[Outer | Dense], b: list[Outer | Dense], trace: bool) -> Tensor:
+def _parameter(a: list[Outer | Dense], b: list[Outer | Dense], trace: bool, room: int) -> Tensor:
     if any(isinstance(t, Dense) for t in (*a, *b)):
         return _dense(_sum(a), _sum(b), trace)
     left, right = _joined(a), _joined(b)
     if left is None or right is None:  # terms of different width: a bias counted in one and not in the other
         return _dense(_sum(a), _sum(b), trace)
-    if _materialize(left, right):
-        return _dense(_as_dense(left), _as_dense(right), trace)
-    return _outer(left, right, trace)
+    return (
+        _formed(left, right, trace, room)
+        if _forming_pays(left, right, room)
+        else _outer(left, right, trace, room)
+    )
 
 
 def _joined(terms: list[Outer | Dense]) -> Outer | None:
@@ -75,40 +84,67 @@ def _dense(a: Tensor, b: Tensor, trace: bool) -> Tensor:
     return (a.reshape(n * k, size) @ b.reshape(m * k, size).T).reshape(n, k, m, k).transpose(1, 2)
 
 
-def _materialize(a: Outer, b: Outer) -> bool:
-    """Whether forming the gradients is cheaper than the Gram matrices of their factors."""
+def _gradient_bytes(term: Outer) -> int:
+    """Of one input's gradient, formed."""
+    outputs = max(term.left.shape[1], term.right.shape[1])
+    size = term.left.shape[2] * term.left.shape[4] * term.right.shape[4]
+    return outputs * size * term.left.element_size()
+
+
+def _heights(a: Outer, b: Outer, room: int) -> tuple[int, int]:
+    """How many gradients of each side are formed at once."""
+    n, m = len(a.left), len(b.left)
+    fit = max(room // _gradient_bytes(a), 2)
+    rows = min(n, fit - min(m, fit // 2))
+    return rows, min(m, fit - rows)
+
+
+def _forming_pays(a: Outer, b: Outer, room: int) -> bool:
+    """Whether forming the gradients takes fewer operations than the Gram matrices of their factors."""
     n, m = len(a.left), len(b.left)
     k = max(a.left.shape[1], a.right.shape[1])
     g, t, p, q = a.left.shape[2], a.left.shape[3], a.left.shape[4], a.right.shape[4]
     s = b.left.shape[3]
     fixed, moving = (p, q) if a.left.shape[1] == 1 else (q, p)
     by_gram = n * m * g * t * s * (fixed + k * k * moving)
-    by_form = (n * t + m * s) * k * g * p * q + n * m * k * k * g * p * q
-    return by_form < by_gram and n * k * g * p * q < 2**28
+    rows, _ = _heights(a, b, room)
+    by_form = (n * t + -(-n // rows) * m * s) * k * g * p * q + n * m * k * k * g * p * q
+    return by_form < by_gram
 
 
-def _outer(a: Outer, b: Outer, trace: bool) -> Tensor:
+def _formed(a: Outer, b: Outer, trace: bool, room: int) -> Tensor:
+    """From the gradients themselves, some rows and columns at a time."""
+    rows, columns = _heights(a, b, room)
+    strips = []
+    for start in range(0, len(a.left), rows):
+        left = _as_dense(Outer(a.left[start : start + rows], a.right[start : start + rows]))
+        parts = []
+        for first in range(0, len(b.left), columns):
+            right = Outer(b.left[first : first + columns], b.right[first : first + columns])
+            parts.append(_dense(left, _as_dense(right), trace))
+        strips.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+    return strips[0] if len(strips) == 1 else torch.cat(strips)
+
+
+def _outer(a: Outer, b: Outer, trace: bool, room: int) -> Tensor:
     """Σ over blocks and places t, s of (left_t·left′_s)(right_t·right′_s)."""
     outputs = max(a.left.shape[1], a.right.shape[1])
     n, m, places = len(a.left), len(b.left), a.left.shape[3] * b.left.shape[3]
-    shape = (n, m) if trace else (n, m, outputs, outputs)
-    total = a.left.new_zeros(shape)
-    height = max(1, _CHUNK // max(1, m * places * (1 if trace else outputs**2)))
+    total = a.left.new_zeros((n, m) if trace else (n, m, outputs, outputs))
+    # Held for a pair: both Gram matrices, and the product of each pair of outputs with one.
+    each = places * (2 if trace else 1 + 2 * outputs**2)
+    pairs = max(1, min(_PAIRS, room // a.left.element_size()) // each)
+    height = max(1, min(n, pairs // m))
+    width = max(1, min(m, pairs // height))
     for start in range(0, n, height):
-        rows = slice(start, start + height)
-        for block in range(a.left.shape[2]):
-            total[rows] += _block(
-                a.left[rows, :, block],
-                a.right[rows, :, block],
-                b.left[:, :, block],
-                b.right[:, :, block],
-                trace,
-            )
+        for first in range(0, m, width):
+            rows, columns = slice(start, start + height), slice(first, first + width)
+            for block in range(a.left.shape[2]):
+                total[rows, columns] += _block(
+                    a.left[rows, :, block], a.right[rows, :, block],
+                    b.left[columns, :, block], b.right[columns, :, block], trace,
+                )  # fmt: skip
     return total
-
-
-_CHUNK = 1 << 23
-"""Pairs of places held at once."""
 
 
 def _block(al: Tensor, ar: Tensor, bl: Tensor, br: Tensor, trace: bool) -> Tensor:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from farfield.engine import Tile
 from farfield.errors import FarfieldError
+from farfield.ntk._calls import Tracked
 from farfield.ntk._model import Selection
-from farfield.ntk._record import Tracked
+from farfield.ntk._transforms import dense, transforms
 
 __all__ = ["JacobianTile", "jacobian"]
 
@@ -28,24 +28,24 @@ def jacobian(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor) -
         return select(tracked.substitute(model, values, z.unsqueeze(0)))
 
     try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        with transforms():
             parts = vmap(jacrev(one), (None, 0))(parameters, x)
     except FarfieldError:
         raise
     except RuntimeError:
         return torch.stack([_one(model, tracked, select, z) for z in x])
-    return torch.cat([parts[name].flatten(2) for name in parameters], -1)
+    return torch.cat([parts[name].reshape(*parts[name].shape[:2], -1) for name in parameters], -1)
 
 
 def _one(model: nn.Module, tracked: Tracked, select: Selection, z: Tensor) -> Tensor:
     wanted = tuple(tracked.parameters.values())
     with torch.enable_grad():
-        y = select(model(z.unsqueeze(0)))
+        y = select(tracked.substitute(model, {}, z.unsqueeze(0)))
         rows = [
             torch.autograd.grad(v, wanted, retain_graph=True, allow_unused=True, materialize_grads=True)
             for v in y
         ]
-    return torch.stack([torch.cat([g.reshape(-1) for g in row]) for row in rows])
+    return torch.stack([torch.cat([dense(g).reshape(-1) for g in row]) for row in rows])
 
 
 @dataclass(frozen=True)

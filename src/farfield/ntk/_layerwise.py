@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from farfield.engine import Tile
+from farfield.ntk._calls import Call
 from farfield.ntk._factors import Dense, Factors, Gradients, Outer, Plan
-from farfield.ntk._gram import contract
-from farfield.ntk._record import Call
+from farfield.ntk._gram import contract, contributions
 
 __all__ = ["LayerwiseTile", "bytes_per_input", "sliced"]
 
@@ -45,14 +46,17 @@ def _cat(terms: list[Any]) -> Outer | Dense:
     return Outer(torch.cat([t.left for t in terms]), torch.cat([t.right for t in terms]))
 
 
-def bytes_per_input(found: Plan, inputs: list[torch.Size], parameters: dict[str, Tensor]) -> int:
+def bytes_per_input(found: Plan, parameters: dict[str, Tensor]) -> int:
     """What one input's factors take, inputs of the calls and derivatives of every output."""
-    total = sum(parameters[name].numel() * found.outputs for name in found.opaque)
-    size = 8
-    for call, (shape, dtype, _), given in zip(found.calls, found.shapes, inputs, strict=True):
-        size = dtype.itemsize
-        total += math.prod(shape) * found.outputs + _input_size(call, given, shape)
-    return total * size
+    uses = Counter(call.weight for call in found.calls)
+    total = sum(parameters[name].numel() * found.outputs * parameters[name].itemsize for name in found.opaque)
+    for call, (shape, dtype, _), given in zip(found.calls, found.shapes, found.inputs, strict=True):
+        numbers = math.prod(shape) * found.outputs
+        if call.weight is not None:
+            # Several uses of one parameter are put together, with a copy of the input for each output.
+            numbers += _input_size(call, given, shape) * (found.outputs if uses[call.weight] > 1 else 1)
+        total += numbers * dtype.itemsize
+    return total
 
 
 def _input_size(call: Call, given: torch.Size, output: torch.Size) -> int:
@@ -79,6 +83,8 @@ class LayerwiseTile:
         Whether one number a pair is asked for.
     batch
         Inputs that go through the model at once.
+    room
+        Bytes for what is held while a tile is contracted.
     """
 
     gradients: Gradients
@@ -86,6 +92,7 @@ class LayerwiseTile:
     x2: Tensor
     trace: bool
     batch: int
+    room: int
 
     def _factors(self, x: Tensor, place: tuple[int, int], side: str) -> Factors:
         """Of some rows; the last ones asked for on each side are kept, for the tiles of one row of tiles share
@@ -105,8 +112,17 @@ class LayerwiseTile:
         """(rows, columns) if one number a pair is asked for, else (K, K, rows, columns)."""
         a = self._factors(self.x1, tile.rows, "rows")
         b = self._factors(self.x2, tile.columns, "columns")
-        value = contract(a, b, trace=self.trace)
+        if not a:  # the outputs depend on none of the parameters
+            k = self.gradients.plan.outputs
+            return self.gradients.zeros((*tile.shape,) if self.trace else (k, k, *tile.shape))
+        value = contract(a, b, trace=self.trace, room=self.room)
         return value if self.trace else value.permute(2, 3, 0, 1).contiguous()
+
+    def parts(self, tile: Tile) -> dict[str, Tensor]:
+        """Every parameter's part of a tile."""
+        a = self._factors(self.x1, tile.rows, "rows")
+        b = self._factors(self.x2, tile.columns, "columns")
+        return contributions(a, b, trace=self.trace, room=self.room)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_kept"}

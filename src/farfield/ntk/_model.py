@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from farfield.errors import InvalidValueError
-from farfield.ntk._record import Tracked
+from farfield.errors import InvalidValueError, UnknownNameError
+from farfield.ntk._calls import Tracked
 
 __all__ = ["Outputs", "ParameterFilter", "Selection", "require_evaluation", "track"]
 
-Outputs: TypeAlias = "str | int | tuple[int, ...]"
-ParameterFilter: TypeAlias = "Callable[[str, Tensor], bool] | Iterable[str] | None"
+Outputs: TypeAlias = str | int | tuple[int, ...]
+ParameterFilter: TypeAlias = Callable[[str, Tensor], bool] | str | Iterable[str] | None
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,17 @@ class Selection:
             return y.reshape(-1)
         if self.outputs == "sum":
             return y.sum().reshape(1)
-        chosen = y[0][self.index]
-        if chosen.dim() and chosen.numel() != 1:
+        shape = tuple(y.shape[1:])
+        if len(self.index) != len(shape):
             raise InvalidValueError(
-                f"outputs={self.outputs!r} picks {chosen.numel()} numbers of an output of shape "
-                f"{tuple(y.shape[1:])}; one is "
-                "meant. Give an index for every axis."
+                f"outputs={self.outputs!r} has {len(self.index)} indices, and an output has shape {shape}. Give an "
+                "index for every axis, or 'trace', 'sum' or 'full'."
             )
-        return chosen.reshape(1)
+        if not all(-size <= i < size for i, size in zip(self.index, shape, strict=True)):
+            raise InvalidValueError(
+                f"outputs={self.outputs!r} is the index of one output, and an output has shape {shape}."
+            )
+        return y[0][self.index].reshape(1)
 
 
 def track(model: nn.Module, chosen: ParameterFilter) -> Tracked:
@@ -72,10 +75,8 @@ def track(model: nn.Module, chosen: ParameterFilter) -> Tracked:
     elif callable(chosen):
         tracked = Tracked.of(model, chosen)
     else:
-        prefixes = tuple(chosen)
-        tracked = Tracked.of(
-            model, lambda name, parameter: any(name == p or name.startswith(p + ".") for p in prefixes)
-        )
+        named = _named(model, (chosen,) if isinstance(chosen, str) else tuple(chosen))
+        tracked = Tracked.of(model, lambda name, parameter: id(parameter) in named)
     if not tracked.parameters:
         raise InvalidValueError(
             "No parameter is left to differentiate by: none requires a gradient"
@@ -84,20 +85,40 @@ def track(model: nn.Module, chosen: ParameterFilter) -> Tracked:
     return tracked
 
 
+def _named(model: nn.Module, prefixes: tuple[str, ...]) -> set[int]:
+    """Ids of the parameters that have one of the names, or a name below it; a shared one has several."""
+    every = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
+    found: set[int] = set()
+    for prefix in prefixes:
+        here = {key for name, key in every if name == prefix or name.startswith(prefix + ".")}
+        if not here:
+            raise UnknownNameError("parameter or module with parameters", prefix, {name for name, _ in every})
+        found |= here
+    return found
+
+
 def require_evaluation(model: nn.Module) -> None:
     """Refuse what makes a model random or its outputs depend on the rest of a batch."""
     for path, module in model.named_modules():
         name = f"{path or 'the model'} ({type(module).__name__})"
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise InvalidValueError(
+                f"{name} keeps no running statistics and normalises by the batch even in evaluation mode: an "
+                "output then depends on the other inputs, and there is no kernel of two inputs. Use GroupNorm or "
+                "InstanceNorm."
+            )
         if not module.training:
             continue
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise InvalidValueError(
                 f"{name} is dropout in training mode: its gradients are random. Call model.eval() first."
             )
-        if isinstance(module, nn.RNNBase) and module.dropout > 0:
+        if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0:
             raise InvalidValueError(
                 f"{name} has dropout in training mode: its gradients are random. Call model.eval() first."
             )
+        if isinstance(module, nn.RReLU):
+            raise InvalidValueError(f"{name} has random slopes in training mode. Call model.eval() first.")
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise InvalidValueError(
                 f"{name} in training mode normalises by the batch: an output then depends on the other inputs, "

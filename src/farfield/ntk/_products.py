@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import jvp, vjp
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.func import jvp
 
 from farfield.engine import Tile
 from farfield.errors import FarfieldError, InvalidValueError
+from farfield.ntk._calls import Tracked
 from farfield.ntk._model import ParameterFilter, Selection, require_evaluation, track
-from farfield.ntk._record import Tracked
+from farfield.ntk._transforms import GradientSwitch, dense, ordinary, transforms
 
 __all__ = ["NTKOperator", "ProductTile", "pull", "push"]
 
@@ -40,31 +40,55 @@ def _forward(
 
 def pull(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Jᵀv, a value for every parameter; v has shape (n, K)."""
-    parameters = {name: p.detach() for name, p in tracked.parameters.items()}
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        pulled: Any = vjp(_forward(model, tracked, select, x), parameters)
-        (gradient,) = pulled[1](v)
-    return dict(gradient)
+    leaves = {name: p.detach().requires_grad_() for name, p in tracked.parameters.items()}
+    with torch.enable_grad():
+        y = _forward(model, tracked, select, x)(leaves)
+        found = torch.autograd.grad(y, list(leaves.values()), v, allow_unused=True, materialize_grads=True)
+    return {name: dense(g) for name, g in zip(leaves, found, strict=True)}
 
 
 def push(
     model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, direction: dict[str, Tensor]
 ) -> Tensor:
-    """J·direction, shape (n, K): forward mode, or reverse mode twice where an operator has no forward rule."""
+    """J·direction, shape (n, K): in forward mode, or however the model's operators allow."""
     parameters = {name: p.detach() for name, p in tracked.parameters.items()}
     outputs = _forward(model, tracked, select, x)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        try:
-            result: Any = jvp(outputs, (parameters,), (direction,))
-            moved: Tensor = result[1]
-        except FarfieldError:
-            raise
-        except (RuntimeError, NotImplementedError):
-            moved = _push_twice(outputs, parameters, direction)
+    with transforms():
+        ways = (_push_forward, _push_twice, _push_rows)
+        for k in range(tracked.known.get("way", 0), len(ways)):
+            try:
+                moved = ways[k](outputs, parameters, direction)
+            except FarfieldError:
+                raise
+            except (RuntimeError, NotImplementedError):
+                if k + 1 == len(ways):
+                    raise
+            else:
+                tracked.known["way"] = k
+                return moved
+    raise AssertionError("one of the ways returns or raises")
+
+
+Values = dict[str, Tensor]
+
+
+def _push_forward(outputs: Any, parameters: Values, direction: Values) -> Tensor:
+    """J·d in forward mode."""
+    switch = GradientSwitch()
+
+    def watched(values: Values) -> Tensor:
+        with switch:
+            y: Tensor = outputs(values)
+        return y
+
+    result: Any = jvp(watched, (parameters,), (direction,))
+    if switch.off:
+        raise NotImplementedError("forward mode does not stop where the model switches gradients off")
+    moved: Tensor = result[1]
     return moved
 
 
-def _push_twice(outputs: Any, parameters: dict[str, Tensor], direction: dict[str, Tensor]) -> Tensor:
+def _push_twice(outputs: Any, parameters: Values, direction: Values) -> Tensor:
     """J·d as the derivative of u ↦ ⟨Jᵀu, d⟩, which is linear in u."""
     with torch.enable_grad():
         leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
@@ -73,11 +97,28 @@ def _push_twice(outputs: Any, parameters: dict[str, Tensor], direction: dict[str
         pulled = torch.autograd.grad(
             y, list(leaves.values()), u, create_graph=True, allow_unused=True, materialize_grads=True
         )
-        total = torch.stack(
-            [(g * direction[name]).sum() for name, g in zip(leaves, pulled, strict=True)]
-        ).sum()
-        (moved,) = torch.autograd.grad(total, u)
+        total = _inner(dict(zip(leaves, pulled, strict=True)), direction)
+        (moved,) = torch.autograd.grad(total, u, allow_unused=True, materialize_grads=True)
     return moved.detach()
+
+
+def _push_rows(outputs: Any, parameters: Values, direction: Values) -> Tensor:
+    """J·d from the rows of J, one backward pass for each: for operators that can be differentiated once only."""
+    with torch.enable_grad():
+        leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+        y = outputs(leaves)
+        rows = [
+            torch.autograd.grad(
+                v, list(leaves.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            for v in y.reshape(-1)
+        ]
+    moved = [_inner(dict(zip(leaves, row, strict=True)), direction) for row in rows]
+    return torch.stack(moved).reshape(y.shape)
+
+
+def _inner(first: Values, second: Values) -> Tensor:
+    return torch.stack([(g * second[name]).sum() for name, g in first.items()]).sum()
 
 
 @dataclass(frozen=True)
@@ -102,7 +143,7 @@ class ProductTile:
             single = z.unsqueeze(0)
             if not outputs:
                 with torch.no_grad():
-                    outputs = self.select(self.model(single)).numel()
+                    outputs = self.select(self.tracked.substitute(self.model, {}, single)).numel()
             unit = torch.eye(outputs, dtype=_dtype(self.tracked), device=rows.device)
             for k in range(outputs):
                 direction = pull(self.model, self.tracked, self.select, single, unit[k : k + 1])
@@ -160,11 +201,11 @@ class NTKOperator:
         require_evaluation(model)
         if outputs == "trace":
             raise InvalidValueError("An operator acts on all outputs ('full'), their sum or one of them.")
-        self.model, self.x, self.batch = model, x, batch
         self._select = Selection(outputs)
         self._tracked = track(model, parameters)
-        with torch.no_grad():
-            self.outputs = self._select(model(x[:1])).numel()
+        with torch.inference_mode(False), torch.no_grad():
+            self.model, self.x, self.batch = model, ordinary(x), batch
+            self.outputs = self._select(model(self.x[:1])).numel()
         self.dtype = _dtype(self._tracked)
 
     @property
@@ -183,12 +224,14 @@ class NTKOperator:
                 f"got a vector of shape "
                 f"{tuple(v.shape)}."
             )
-        grid = v.reshape(len(self.x), self.outputs)
-        total: dict[str, Tensor] = {}
-        for part, piece in zip(self.x.split(self.batch), grid.split(self.batch), strict=True):
-            pulled = pull(self.model, self._tracked, self._select, part, piece.to(self.dtype))
-            total = {name: total[name] + g if total else g for name, g in pulled.items()}
-        moved = [
-            push(self.model, self._tracked, self._select, part, total) for part in self.x.split(self.batch)
-        ]
-        return torch.cat(moved).reshape(-1)
+        with torch.inference_mode(False), torch.no_grad():
+            grid = ordinary(v).reshape(len(self.x), self.outputs)
+            total: dict[str, Tensor] = {}
+            for part, piece in zip(self.x.split(self.batch), grid.split(self.batch), strict=True):
+                pulled = pull(self.model, self._tracked, self._select, part, piece.to(self.dtype))
+                total = {name: total[name] + g if total else g for name, g in pulled.items()}
+            moved = [
+                push(self.model, self._tracked, self._select, part, total)
+                for part in self.x.split(self.batch)
+            ]
+            return torch.cat(moved).reshape(-1)

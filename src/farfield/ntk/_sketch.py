@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from farfield.errors import InvalidValueError
+from farfield.ntk._calls import Tracked
 from farfield.ntk._model import Selection
 from farfield.ntk._products import push
-from farfield.ntk._record import Tracked
 
 __all__ = ["Sketch", "sketch"]
 
