@@ -172,9 +172,7 @@ def _batched(model: nn.Module, tracked: Tracked, select: Select, found: Plan, x:
         inputs = all(v is None or (v.dim() > 0 and len(v) == n) for v in recorder.inputs)
         if not (grown and inputs and isinstance(y, Tensor) and y.dim() > 0 and len(y) == n):
             return None
-        if not all(
-            kept.requires_grad for kept in recorder.kept
-        ):  # a call under no_grad, or whose output is detached
+        if any(not kept.requires_grad for kept in recorder.kept):  # where the model switches gradients off
             return None
         rows = (
             torch.stack([select(row.unsqueeze(0)) for row in y])
@@ -287,6 +285,8 @@ class Gradients:
 
     def __call__(self, x: Tensor) -> Factors:
         """Gradients of the K outputs for every input."""
+        if not self.plan.calls and not self.plan.opaque:
+            return {}
         derivatives, opaque, inputs = self._pieces(x)
         single = _used_once(self.plan)
         result: Factors = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import jvp
+from torch.func import jvp, vmap
 
 from farfield.engine import Tile
 from farfield.errors import FarfieldError, InvalidValueError
@@ -16,7 +16,7 @@ from farfield.ntk._calls import Tracked
 from farfield.ntk._model import ParameterFilter, Selection, require_evaluation, track
 from farfield.ntk._transforms import GradientSwitch, dense, ordinary, transforms
 
-__all__ = ["NTKOperator", "ProductTile", "pull", "push"]
+__all__ = ["NTKOperator", "ProductTile", "pull", "push", "push_many"]
 
 
 def _forward(
@@ -67,6 +67,24 @@ def push(
                 tracked.known["way"] = k
                 return moved
     raise AssertionError("one of the ways returns or raises")
+
+
+def push_many(
+    model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, directions: list[dict[str, Tensor]]
+) -> Tensor:
+    """J·direction for each of several, shape (r, n, K): all at once where forward mode and ``vmap`` allow."""
+    if len(directions) > 1 and not tracked.known.get("way", 0) and not tracked.known.get("single", 0):
+        parameters = {name: p.detach() for name, p in tracked.parameters.items()}
+        outputs = _forward(model, tracked, select, x)
+        stacked = {name: torch.stack([d[name] for d in directions]) for name in parameters}
+        try:
+            with transforms():
+                return vmap(lambda d: _push_forward(outputs, parameters, d))(stacked)
+        except FarfieldError:
+            raise
+        except (RuntimeError, NotImplementedError):
+            tracked.known["single"] = 1
+    return torch.stack([push(model, tracked, select, x, direction) for direction in directions])
 
 
 Values = dict[str, Tensor]

@@ -10,9 +10,13 @@ from torch import Tensor, nn
 from farfield.errors import InvalidValueError
 from farfield.ntk._calls import Tracked
 from farfield.ntk._model import Selection
-from farfield.ntk._products import push
+from farfield.ntk._products import push_many
 
 __all__ = ["Sketch", "sketch"]
+
+
+_AT_ONCE, _BYTES = 512, 1 << 26
+"""Pairs of an input and a direction, and bytes of directions, that go through the model at once."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +46,29 @@ def sketch(
     """
     if directions < 2:
         raise InvalidValueError(f"A standard error needs at least two directions, got {directions}.")
+    size = sum(p.numel() * p.itemsize for p in tracked.parameters.values())
+    longest = min(batch, max(len(x1), 0 if x2 is None else len(x2)))
+    together = max(1, min(_AT_ONCE // longest, _BYTES // size))
     first: Tensor | None = None
     second: Tensor | None = None
-    for _ in range(directions):
-        direction = {
-            name: torch.randn(p.shape, generator=generator, dtype=p.dtype, device=p.device)
-            for name, p in tracked.parameters.items()
-        }
-        a = torch.cat([push(model, tracked, select, part, direction) for part in x1.split(batch)])
-        b = (
-            a
-            if x2 is None
-            else torch.cat([push(model, tracked, select, part, direction) for part in x2.split(batch)])
-        )
-        term = a @ b.T if select.trace else torch.einsum("nk,ml->nmkl", a, b)
-        first = term if first is None else first + term
-        second = term * term if second is None else second + term * term
+    for start in range(0, directions, together):
+        drawn = [
+            {
+                name: torch.randn(p.shape, generator=generator, dtype=p.dtype, device=p.device)
+                for name, p in tracked.parameters.items()
+            }
+            for _ in range(min(together, directions - start))
+        ]
+
+        def moved(x: Tensor, drawn: list[dict[str, Tensor]] = drawn) -> Tensor:
+            return torch.cat([push_many(model, tracked, select, part, drawn) for part in x.split(batch)], 1)
+
+        a = moved(x1)
+        b = a if x2 is None else moved(x2)
+        terms = torch.einsum("rnk,rmk->rnm" if select.trace else "rnk,rml->rnmkl", a, b)
+        total, squares = terms.sum(0), (terms * terms).sum(0)
+        first = total if first is None else first + total
+        second = squares if second is None else second + squares
     assert first is not None
     assert second is not None
     mean = first / directions
