@@ -167,6 +167,21 @@ def prelu():
 
 
 @register
+def prelu_narrow():
+    """Of one unit and of one channel: torch's own rule for batches of it is wrong there."""
+    model = nn.Sequential(nn.Linear(5, 1), nn.PReLU(), nn.Linear(1, 3), nn.PReLU(3), nn.Tanh())
+    model[1].weight.requires_grad_(False)
+    return model, real(5)
+
+
+@register
+def prelu_of_channels():
+    return nn.Sequential(nn.Conv2d(1, 3, 2), nn.PReLU(3), nn.Conv2d(3, 2, 2), nn.PReLU(), nn.Flatten()), real(
+        1, 3, 3
+    )
+
+
+@register
 def bilinear():
     class Pair(nn.Module):
         def __init__(self):

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from farfield.ntk._calls import Call, Recording
+from farfield.ntk._transforms import slope
 
 __all__ = ["RULES"]
 
@@ -171,6 +172,20 @@ def _plus(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool
     return _NO
 
 
+def _prelu(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    if kwargs or len(args) != 2:
+        return _NO
+    x, weight = args
+    w = recording.name(weight)
+    if w is None or recording.tracked.name(x) is not None:
+        return _NO
+    shaped = slope(x, weight)
+    zero = torch.zeros_like(x)
+    negative = torch.where(x > 0, zero, x)
+    y = torch.where(x > 0, x, zero) + negative * shaped
+    return True, recording.add(Call("scale", w, None, (("shape", tuple(shaped.shape)),)), negative, y)
+
+
 RULES: dict[Any, Rule] = {
     F.linear: _linear,
     torch.addmm: _addmm,
@@ -186,6 +201,8 @@ RULES: dict[Any, Rule] = {
     F.rms_norm: _rms_norm,
     F.group_norm: _group_norm,
     F.batch_norm: _batch_norm,
+    torch.prelu: _prelu,
+    torch.Tensor.prelu: _prelu,
     torch.mul: _multiply,
     torch.Tensor.mul: _multiply,
     torch.Tensor.__mul__: _multiply,

@@ -13,10 +13,25 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["GradientSwitch", "dense", "ordinary", "transforms"]
+__all__ = ["GradientSwitch", "dense", "ordinary", "slope", "transforms"]
 
 
 _LOCK = threading.RLock()
+
+
+def slope(x: Tensor, weight: Tensor) -> Tensor:
+    """The slopes of a PReLU, shaped to meet its input."""
+    return weight.reshape(()) if weight.numel() == 1 else weight.reshape(-1, *(1,) * max(x.dim() - 2, 0))
+
+
+class _Plain(TorchFunctionMode):
+    """Takes PReLU apart: torch's own batching rule for it is wrong for inputs of one entry."""
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.prelu, torch.Tensor.prelu) and len(args) == 2:
+            x, weight = args
+            return torch.where(x > 0, x, slope(x, weight) * x)
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager
@@ -30,7 +45,7 @@ def transforms() -> Iterator[None]:
     One thread at a time: torch keeps the level of forward mode, and Python its filters of warnings, for the whole
     process.
     """
-    with _LOCK, torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+    with _LOCK, torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Plain(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.script", category=DeprecationWarning)
         yield
