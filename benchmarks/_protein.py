@@ -24,12 +24,14 @@ NEAR, TRAIN_SHARE = 20_000, 0.9
 
 @dataclass(frozen=True)
 class Split:
-    """Standardised rows; ``centre`` and ``scale`` bring a target back to ångströms."""
+    """Standardised rows, the far ones beyond the training range; ``centre`` and ``scale`` bring back ångströms."""
 
     train_x: Tensor
     train_y: Tensor
     test_x: Tensor
     test_y: Tensor
+    far_x: Tensor
+    far_y: Tensor
     centre: float
     scale: float
 
@@ -48,7 +50,7 @@ def find() -> Path:
 
 
 def load(seed: int) -> Split:
-    """Train on a random 90% of the rows with F1 < 20,000, test on the rest of those."""
+    """Train on a random 90% of the rows with F1 < 20,000, test on the rest of those; far rows have F1 ≥ 20,000."""
     raw = lzma.decompress(find().read_bytes())
     if hashlib.sha256(raw).hexdigest() != SHA256:
         sys.exit(f"{FILE} is not the original UCI table: its sha256 differs.")
@@ -58,7 +60,9 @@ def load(seed: int) -> Split:
     order = near[torch.randperm(len(near), generator=torch.Generator().manual_seed(seed))]
     count = round(TRAIN_SHARE * len(near))
     train, test = order[:count], order[count:]
+    far = torch.nonzero(x[:, 0] >= NEAR)[:, 0]
     x = (x - x[train].mean(0)) / x[train].std(0)
     centre, scale = float(y[train].mean()), float(y[train].std())
     y = ((y - centre) / scale)[:, None]
-    return Split(x[train].float(), y[train].float(), x[test].float(), y[test].float(), centre, scale)
+    parts = [t[rows].float() for rows in (train, test, far) for t in (x, y)]
+    return Split(*parts, centre, scale)

@@ -23,6 +23,7 @@ PACKAGES = sorted(
 MODULE_OF = {
     "scikit-learn": "sklearn",
     "xgboost-cpu": "xgboost",
+    "pillow": "PIL",
     "import-linter": "importlinter",
     "pytest-timeout": "pytest_timeout",
     "pytest-xdist": "xdist",
@@ -68,16 +69,34 @@ def test_import_farfield_alone_loads_no_torch():
     assert heavy == set()
 
 
+ESTIMATORS = {"NNGPRegressor", "NTKRegressor", "NystromNTKRegressor"}
+"""Root names that are scikit-learn estimators: the only ones that may load it."""
+LISTING = "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
+
+
+def loaded_after(names: set[str]) -> set[str]:
+    touched = f"import sys, json, farfield\nfor name in {sorted(names)}: getattr(farfield, name)\n"
+    return set(json.loads(run(touched + LISTING)))
+
+
 def test_no_root_name_loads_an_optional_dependency():
-    """After touching every public name. What torch imports for itself does not count."""
-    listing = "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
-    touched = "import sys, json, farfield\nfor name in farfield.__all__: getattr(farfield, name)\n"
-    ours = set(json.loads(run(touched + listing)))
-    torchs = set(json.loads(run(f"import sys, json, torch\n{listing}")))
+    """After touching every public name but the estimators. What torch imports for itself does not count."""
+    assert set(farfield.__all__) > ESTIMATORS
+    ours = loaded_after(set(farfield.__all__) - ESTIMATORS)
+    torchs = set(json.loads(run(f"import sys, json, torch\n{LISTING}")))
     optional = optional_modules()
     assert {"matplotlib", "sklearn", "gpytorch", "ray", "transformers", "xgboost", "jaxtyping"} <= optional
     assert (ours - torchs) & optional == set()
     assert "torch" in ours
+
+
+def test_estimators_load_scikit_learn_and_nothing_else():
+    ours = loaded_after(ESTIMATORS)
+    theirs = set(
+        json.loads(run(f"import sys, json, torch, sklearn.base, sklearn.utils.validation\n{LISTING}"))
+    )
+    assert "sklearn" in ours
+    assert (ours - theirs) & optional_modules() == set()
 
 
 def processor_time(code: str) -> float:

@@ -10,8 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from farfield import data as data
     from farfield import gaussian as gaussian
     from farfield import geometry as geometry
+    from farfield import kernels as kernels
     from farfield import nn as nn
     from farfield.audit import assert_bounded as assert_bounded
     from farfield.audit import audit as audit
@@ -25,11 +27,15 @@ if TYPE_CHECKING:
     from farfield.geometry import isometry as isometry
     from farfield.geometry import isometry_gap as isometry_gap
     from farfield.growth import horizon as horizon
+    from farfield.learn import NNGPRegressor as NNGPRegressor
+    from farfield.learn import NTKRegressor as NTKRegressor
+    from farfield.learn import NystromNTKRegressor as NystromNTKRegressor
     from farfield.ntk import empirical_ntk as empirical_ntk
 
 __version__ = "0.1.0.dev0"
 
 _LAZY = {
+    "data": "farfield.data",
     "gaussian": "farfield.gaussian",
     "geometry": "farfield.geometry",
     "assert_bounded": "farfield.audit:assert_bounded",
@@ -38,6 +44,7 @@ _LAZY = {
     "certify": "farfield.certify",  # callable, as audit
     "horizon": "farfield.growth:horizon",
     "empirical_ntk": "farfield.ntk:empirical_ntk",
+    "kernels": "farfield.kernels",
     "nn": "farfield.nn",
     "Activation": "farfield.gaussian:Activation",
     "activation": "farfield.gaussian:activation",
@@ -46,6 +53,10 @@ _LAZY = {
     "isometry_strength": "farfield.gaussian:isometry_strength",
     "isometry": "farfield.geometry:isometry",
     "isometry_gap": "farfield.geometry:isometry_gap",
+    # These three are scikit-learn estimators, and load it.
+    "NNGPRegressor": "farfield.learn:NNGPRegressor",
+    "NTKRegressor": "farfield.learn:NTKRegressor",
+    "NystromNTKRegressor": "farfield.learn:NystromNTKRegressor",
 }
 
 __all__ = sorted(_LAZY)

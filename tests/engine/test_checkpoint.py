@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from engine_tasks import Logged, Product, features, identical
 
+from engine_tasks import Logged, Product, features, identical
 from farfield.engine import Checkpoint, Tile, fingerprint, local, tiles
 from farfield.errors import InvalidValueError
 

@@ -1,74 +1,13 @@
-"""The papers' experiments: every one runs, says what it measured, and its claims can fail."""
+"""P2's experiments: what stands behind them, and that their claims can fail."""
 
-import json
-
-import pytest
 import torch
 
-from farfield.errors import UnknownNameError
 from farfield.geometry import gram, normalized_gram
-from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome
 from farfield.papers.p2 import _simulation as simulation
 from farfield.papers.p2 import fig5, figC2
 from farfield.papers.p2._simulation import Layering, band, degenerate_input, simulate
 
 quiet = {"progress": lambda done, total: None}
-
-
-@pytest.mark.parametrize("name", experiment_names())
-def test_every_experiment_runs_quickly_and_writes_everything(name, tmp_path):
-    calls = []
-    record = run_experiment(
-        experiment(name), tmp_path, quick=True, progress=lambda done, total: calls.append((done, total))
-    )
-    paper, item = name.split(".")
-    stored = json.loads((tmp_path / paper / f"{item}.json").read_text(encoding="utf-8"))
-    assert stored == json.loads(json.dumps(record))
-    assert stored["verdicts"] and all(v["measured"] for v in stored["verdicts"])
-    assert stored["figure"] or stored["table"]
-    assert (tmp_path / paper / f"{item}.png").exists() == bool(stored["figure"])
-    assert calls and calls[-1][0] == calls[-1][1], "progress must end at its total"
-    assert {"settings", "seed", "versions", "commit"} <= set(stored["provenance"])
-
-
-@pytest.mark.parametrize("name", experiment_names())
-def test_names_and_titles_agree_with_the_modules(name):
-    found = experiment(name)
-    assert found.name == name and experiment_titles()[name].lower().startswith("p2")
-    assert set(found.quick) <= set(found.settings)
-
-
-def test_prefix_selects_a_paper():
-    assert experiment_names("p2") == experiment_names()
-    assert experiment_names("p2.fig3") == ("p2.fig3",)
-    assert experiment_names("p") == ()
-    with pytest.raises(UnknownNameError, match=r"p2\.fig3"):
-        experiment("p2.fig31")
-
-
-def test_a_stored_result_is_kept_only_if_settings_and_seed_agree(tmp_path):
-    runs = []
-
-    def run(*, progress, seed, size):
-        runs.append((seed, size))
-        return Outcome((ClaimVerdict("c", True, "m"),), {"seed": seed})
-
-    first = Experiment("p9.x", "d", {"size": 1}, run)
-    for _ in range(2):
-        run_experiment(first, tmp_path)
-    run_experiment(first, tmp_path, seed=1)
-    run_experiment(Experiment("p9.x", "d", {"size": 2}, run), tmp_path, seed=1)
-    assert runs == [(0, 1), (1, 1), (1, 2)]
-
-
-def test_an_interrupted_experiment_leaves_no_result(tmp_path):
-    def run(*, progress, seed):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(Experiment("p9.x", "d", {}, run), tmp_path)
-    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_degenerate_input_has_rms_one_and_one_large_direction():

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from farfield.errors import InvalidValueError, MissingExtraError
-from farfield.report import Figure, Panel, Series, Table, save_figure
+from farfield.report import Figure, Heatmap, Panel, Series, Table, save_figure
 from farfield.report._data import plain
 
 
@@ -61,3 +61,44 @@ def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypat
 
 def test_table_rows():
     assert plain(Table(("a", "b"), ((1, "x"),))) == {"columns": ["a", "b"], "rows": [[1, "x"]]}
+
+
+# ------------------------------------------------------------------ heat maps
+
+
+def heatmap(values=((0.0, 1.0, 2.0), (3.0, 4.0, math.inf)), **changes):
+    return Heatmap("t", "x", "y", (0.0, 1.0, 2.0), (-1.0, 1.0), values, value_label="v", **changes)
+
+
+def test_a_heatmap_draws_beside_lines_and_alone(tmp_path):
+    both = Figure("f", (heatmap(), panel(), heatmap(value_range=(0.0, 9.0))), columns=2)
+    save_figure(both, [tmp_path / "f.png", tmp_path / "f.svg"])
+    assert (tmp_path / "f.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<image" in (tmp_path / "f.svg").read_text(), "cells are rasterised"
+    save_figure(Figure("f", (heatmap(),), columns=1), [tmp_path / "g.png"])
+    assert (tmp_path / "g.png").stat().st_size > 2000
+
+
+def test_a_heatmap_puts_values_where_they_belong(tmp_path):
+    """Brightest cell top right, darkest bottom left: y goes up, x to the right."""
+    from matplotlib.image import imread
+
+    values = ((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    save_figure(Figure("", (heatmap(values),), columns=1), [tmp_path / "f.png"])
+    image = imread(tmp_path / "f.png")[..., :3]
+    yellow = (abs(image - [0.993, 0.906, 0.144]).sum(-1) < 0.05).nonzero()
+    purple = (abs(image - [0.267, 0.005, 0.329]).sum(-1) < 0.05).nonzero()
+    # The colour bar has both colours too, and stands at the right; the map is left of it.
+    inside = yellow[1] < image.shape[1] * 0.75
+    assert yellow[0][inside].max() < purple[0].max() and yellow[1][inside].min() > purple[1].min() + 100
+
+
+def test_a_heatmap_survives_json():
+    assert json.loads(json.dumps(plain(heatmap())))["values"][1] == [3.0, 4.0, "inf"]
+
+
+def test_a_heatmap_of_the_wrong_shape_is_refused():
+    with pytest.raises(InvalidValueError, match="a row for each of 2 y"):
+        heatmap(((0.0, 1.0, 2.0),))
+    with pytest.raises(InvalidValueError, match="increase"):
+        Heatmap("t", "x", "y", (1.0, 0.0), (0.0,), ((1.0, 2.0),))

@@ -39,7 +39,9 @@ def certify(
     ] = None,
     seconds: Annotated[float, typer.Option("--time", help="Seconds to spend; more is tighter.")] = 60.0,
     out: Annotated[Path | None, typer.Option(help="Write the certificate, with its proofs, as JSON.")] = None,
-    output: Annotated[str | None, typer.Option(help="Name of the output; needed only where the model has several.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Name of the output; needed only where the model has several.")
+    ] = None,
     box: Annotated[
         str | None,
         typer.Option(help="Only inputs whose entries all lie in LO,HI: --box=-1,1. By default every input."),

@@ -14,7 +14,7 @@ _EXTRAS = {
     "sklearn": ("scikit-learn",),
     "gpytorch": ("gpytorch",),
     "ray": ("ray",),
-    "data": ("pooch", "pyarrow"),
+    "data": ("pooch", "pyarrow", "pillow"),
     "lightning": ("lightning",),
     "transformers": ("transformers",),
     "trees": ("xgboost-cpu",),

@@ -119,6 +119,9 @@ def clenshaw_angle(coefficients: Tensor, theta: Tensor, top: float) -> Tensor:
         for c in terms[1:].flip(0):
             later, latest = torch.mul(twice, later).sub_(latest).add_(c), later
         return twice * later / 2.0 - latest + terms[0]
+    if theta.dtype != torch.float64:
+        # What a shorter float cannot tell from rounding is left out; the tolerance is as if it were its own.
+        coefficients = _cut(coefficients, 16.0 * torch.finfo(theta.dtype).eps)
     first, *rest = coefficients.tolist()
     later, latest = torch.zeros_like(theta), torch.zeros_like(theta)
     for c in reversed(rest):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
-from farfield.kernels._state import KernelState
+from farfield.kernels._state import NOTHING_TO_DIVIDE_BY, KernelState
 
 __all__ = ["Rows", "angles", "embed", "half_angle_squares", "normalize_inputs", "separate_pairs"]
 
@@ -39,6 +39,22 @@ class Rows:
 
     def __len__(self) -> int:
         return self.q.shape[-1]
+
+    def normalized(self) -> Rows:
+        """The same behind a norm: mean square 1, however small or large it was before."""
+        if bool((self.unit.detach() == 0).all(-1).any()):
+            raise InvalidValueError(NOTHING_TO_DIVIDE_BY)
+        return Rows(self.unit, torch.ones_like(self.q))
+
+    def finite(self) -> Rows:
+        """The same, refused where a mean square is too large for float64."""
+        if not bool(torch.isfinite(self.q.detach()).all()):
+            raise InvalidValueError(
+                "The mean square of an input's pre-activations is not finite in float64: some input is not finite "
+                "or larger than about 1e150. Only a norm directly above the first Dense layer takes any size: scale "
+                "the inputs, or put one there."
+            )
+        return self
 
 
 def embed(x: Tensor, weight_var: Tensor | float, bias_var: Tensor | float, *, far: bool = False) -> Rows:
@@ -147,6 +163,9 @@ def normalize_inputs(x: Tensor, *, center: bool) -> Tensor:
             stacklevel=3,
         )
     x = x.to(torch.float64)
+    # By the largest entry first: squares of 1e200 overflow, and a row of equal entries is centred to zeros exactly.
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    x = x / torch.where(largest > 0, largest, 1.0)
     if center:
         x = x - x.mean(-1, keepdim=True)
     size = torch.sqrt((x * x).mean(-1, keepdim=True))

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from farfield.errors import InvalidValueError
 from farfield.gaussian import Activation, AngularDual, activation, angular_dual, moments
-from farfield.kernels._state import KernelState, add_independent, half_chord_angle, require_gaussian
+from farfield.kernels._state import (
+    NOTHING_TO_DIVIDE_BY,
+    KernelState,
+    add_independent,
+    half_chord_angle,
+    require_gaussian,
+)
 
 __all__ = ["Activate", "Dense", "Identity", "Layer", "LayerNorm", "RMSNorm", "Residual"]
 
@@ -66,6 +72,14 @@ class Dense(Layer):
     def __post_init__(self) -> None:
         _check_variance("weight_var", self.weight_var, 0.0)
         _check_variance("bias_var", self.bias_var, 0.0)
+        if (
+            isinstance(self.bias_var, Tensor)
+            and self.bias_var.requires_grad
+            and float(self.bias_var.detach()) == 0
+        ):
+            raise InvalidValueError(
+                "A bias_var to differentiate by is > 0: angles move like its square root. Start from a small one."
+            )
 
     def __call__(self, state: KernelState) -> KernelState:
         """The state above this layer."""
@@ -171,7 +185,10 @@ def _rounded_range(low: float, high: float) -> tuple[float, float]:
 
 
 def _image_span(dual: AngularDual, c: float, span: tuple[float, float], like: Tensor) -> tuple[float, float]:
-    """Range of c·E φ² over a range of variances, sampled, with a margin."""
+    """Range of c·E φ² over a range of variances: its ends for a power of x, else sampled, with a margin."""
+    if dual.sigma.homogeneity is not None:
+        low, high = (c * dual.second(q) for q in span)
+        return float(low), float(high)
     grid = torch.logspace(
         math.log10(span[0]), math.log10(span[1]), 129, dtype=torch.float64, device=like.device
     )
@@ -181,6 +198,8 @@ def _image_span(dual: AngularDual, c: float, span: tuple[float, float], like: Te
 
 
 def _divide(state: KernelState, v1: Tensor, v2: Tensor, theta: Tensor, gaussian: bool) -> KernelState:
+    if bool((v1.detach() == 0).any()) or bool((v2.detach() == 0).any()):
+        raise InvalidValueError(NOTHING_TO_DIVIDE_BY)
     one = torch.ones((), dtype=state.theta.dtype, device=state.theta.device)
     ntk = None if state.ntk is None else state.ntk / (torch.sqrt(v1) * torch.sqrt(v2))
     return KernelState(theta, one, one, ntk, gaussian=gaussian, far=False, span=(1.0, 1.0))
@@ -204,7 +223,8 @@ class LayerNorm(Layer):
             return _divide(state, state.q1, state.q2, state.theta, True)
         m1, m2 = (torch.as_tensor(m, dtype=state.theta.dtype) for m in (state.mean1, state.mean2))
         v1, v2 = state.q1 - m1 * m1, state.q2 - m2 * m2
-        if bool((v1.detach() <= 1e-14 * state.q1.detach()).any()):
+        pairs = ((v1.detach(), state.q1.detach()), (v2.detach(), state.q2.detach()))
+        if any(bool((v <= 1e-14 * q).logical_and(q > 0).any()) for v, q in pairs):
             raise InvalidValueError(
                 "LayerNorm divides by the spread of the features over units, and there is none: the activation "
                 "below is "

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from farfield import engine as engines
 from farfield._typing import Float
-from farfield.errors import InvalidValueError
+from farfield.errors import InvalidValueError, PrecisionError
 from farfield.kernels import _program as program
 from farfield.kernels._inputs import Rows, embed, normalize_inputs, separate_pairs
 from farfield.kernels._layers import Identity, Layer, LayerNorm, Residual
@@ -96,7 +97,7 @@ class NetworkKernel:
         *,
         engine: str | engines.Engine = "auto",
         memory: int | str = "1GB",
-        out: Tensor | np.ndarray[Any, Any] | None = None,
+        out: Tensor | NDArray[Any] | None = None,
         checkpoint: engines.Checkpoint | None = None,
         progress: engines.Progress | None = None,
     ) -> Float[Tensor, "*batch n m"]:
@@ -127,7 +128,7 @@ class NetworkKernel:
         *,
         engine: str | engines.Engine = "auto",
         memory: int | str = "1GB",
-        out: Tensor | np.ndarray[Any, Any] | None = None,
+        out: Tensor | NDArray[Any] | None = None,
         checkpoint: engines.Checkpoint | None = None,
         progress: engines.Progress | None = None,
     ) -> Float[Tensor, "*batch n m"]:
@@ -141,7 +142,7 @@ class NetworkKernel:
         x2: Tensor | None,
         engine: str | engines.Engine,
         memory: int | str,
-        out: Tensor | np.ndarray[Any, Any] | None,
+        out: Tensor | NDArray[Any] | None,
         checkpoint: engines.Checkpoint | None,
         progress: engines.Progress | None,
     ) -> Tensor:
@@ -213,12 +214,12 @@ class NetworkKernel:
         if self._tracks():
             zero = torch.zeros(1, dtype=torch.float64, device=device)
             return program.above(self.parts, kind, zero)[:, 0]
-        cache: dict[Kind, Tensor] = self.__dict__.setdefault("_origins", {})
-        if kind not in cache:
+        cache: dict[Kind, tuple[Any, Tensor]] = self.__dict__.setdefault("_origins", {})
+        if kind not in cache or cache[kind][0] != self._values():
             with torch.no_grad():
                 zero = torch.zeros(1, dtype=torch.float64)
-                cache[kind] = program.above(self.parts, kind, zero)[:, 0]
-        return cache[kind].to(device)
+                cache[kind] = self._values(), program.above(self.parts, kind, zero)[:, 0]
+        return cache[kind][1].to(device)
 
     def function(self, kind: Kind = "ntk") -> KernelFunction:
         """One of the two kernels as a function of inputs, for what takes any kernel."""
@@ -247,7 +248,7 @@ class NetworkKernel:
         THEORY of growth without LayerNorm: ours; [P1] Theorem 3.1 states that such a data set exists.
         """
         dtype = _result_dtype(u, x)
-        if self.parts.below:
+        if self.parts.below or any(layer.cuts for layer in self.parts.inputs):
             return torch.zeros(len(u), len(x), dtype=dtype, device=u.device)
         rows1, rows2 = self._rows(u, far=True), self._rows(x)
         task = WalkTile(self.parts, _kind(kind), dtype, rows1, rows2, _span(rows1, rows2), far=True)
@@ -272,25 +273,38 @@ class NetworkKernel:
             if not isinstance(layer, Identity):
                 x = normalize_inputs(x, center=isinstance(layer, LayerNorm))
         first = self.parts.first
-        return embed(x, first.weight_var, first.bias_var, far=far)
+        rows = embed(x, first.weight_var, first.bias_var, far=far)
+        return rows.normalized() if self.parts.below and self.parts.direct else rows.finite()
 
     def _task(self, kind: Kind, rows1: Rows, rows2: Rows, dtype: torch.dtype) -> TableTile | WalkTile:
-        if not (self.compress and self.parts.direct and dtype in _TOLERANCE):
+        table = self._table(kind, dtype) if self.parts.direct and dtype in _TOLERANCE else None
+        if table is None:
             return self._walk(kind, rows1, rows2, dtype, tracked=False)
         degree = self.parts.degree
         scale1 = scale2 = None
         if degree is not None:
             scale1, scale2 = (rows.q ** (degree / 2) for rows in (rows1, rows2))
             scale1, scale2 = scale1.to(dtype), scale2.to(dtype)
-        return TableTile(self.table(kind, dtype), dtype, rows1.unit, rows2.unit, scale1, scale2)
+        return TableTile(table, dtype, rows1.unit, rows2.unit, scale1, scale2)
 
     def _walk(self, kind: Kind, rows1: Rows, rows2: Rows, dtype: torch.dtype, *, tracked: bool) -> WalkTile:
-        table = None
-        if self.compress and self.parts.below:
-            table = self.table(kind, torch.float64)
-            if tracked and any(t.requires_grad for t in _tensors(self.layers)):
-                table = refit(functools.partial(program.above, self.parts, kind), table)
+        table = self._table(kind, torch.float64) if self.parts.below else None
+        if table is not None and tracked and any(t.requires_grad for t in _tensors(self.layers)):
+            table = refit(functools.partial(program.above, self.parts, kind), table)
         return WalkTile(self.parts, kind, dtype, rows1, rows2, _span(rows1, rows2), table)
+
+    def _table(self, kind: Kind, dtype: torch.dtype) -> Interpolant | None:
+        """The polynomial, or None where there is nothing to compress or no polynomial that is good enough.
+
+        An activation that jumps makes such a network: the angle above it goes like the root of the angle below. So
+        does a deep one that tells near inputs apart: a peak at θ = 0 that no short polynomial has.
+        """
+        if not (self.compress and self.parts.compressible):
+            return None
+        try:
+            return self.table(kind, dtype)
+        except PrecisionError:
+            return None
 
     def table(self, kind: Kind, dtype: torch.dtype = torch.float64) -> Interpolant:
         """The polynomial in the angle that stands for the layers above the first norm, with its degree and error.
@@ -306,16 +320,23 @@ class NetworkKernel:
                 "the network "
                 "has biases or an activation that is not positively homogeneous."
             )
-        cache: dict[tuple[Kind, torch.dtype], Interpolant] = self.__dict__.setdefault("_tables", {})
-        key = (kind, dtype)
-        if key not in cache:
-            with torch.no_grad():
-                cache[key] = fit(
-                    functools.partial(program.above, self.parts, kind),
-                    tolerance=self.tolerance or _TOLERANCE[dtype],
-                    dtype=dtype,
-                )
-        return cache[key]
+        cache: dict[Any, tuple[Any, Interpolant | PrecisionError]] = self.__dict__.setdefault("_tables", {})
+        values, found = cache.get((kind, dtype), (None, None))
+        if found is None or values != self._values():
+            functions = functools.partial(program.above, self.parts, kind)
+            try:
+                with torch.no_grad():
+                    found = fit(functions, tolerance=self.tolerance or _TOLERANCE[dtype], dtype=dtype)
+            except PrecisionError as error:
+                found = error
+            cache[kind, dtype] = self._values(), found
+        if isinstance(found, PrecisionError):
+            raise found
+        return found
+
+    def _values(self) -> tuple[float, ...]:
+        """Of the variances given as tensors, which an optimiser may have changed in place."""
+        return tuple(float(t.detach()) for t in _tensors(self.layers))
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: self.__dict__[k] for k in ("layers", "compress", "tolerance")}

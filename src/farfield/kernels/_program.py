@@ -18,6 +18,8 @@ from farfield.kernels._table import Interpolant
 _OBTUSE = 0.99
 """Up to this value of sin²(θ/2) its complement to 1 is right in float32."""
 
+_LARGE = 2.0**100
+
 __all__ = ["Kind", "Parts", "TableTile", "WalkTile", "above", "split", "walk"]
 
 Kind: TypeAlias = Literal["nngp", "ntk"]
@@ -149,8 +151,10 @@ def above(parts: Parts, kind: Kind, theta: Tensor) -> Tensor:
         state = unit_state(theta, torch.cos(theta), gaussian=gaussian)
         return output(walk(parts.above, state), "ntk")[None]
     zero = output(walk(parts.above, unit_state(theta, torch.zeros_like(theta), gaussian=gaussian)), "ntk")
-    one = output(walk(parts.above, unit_state(theta, torch.ones_like(theta), gaussian=gaussian)), "ntk")
-    return torch.stack([zero, one - zero])
+    # A large Θ_in: B is a difference, and may be many orders of magnitude smaller than A.
+    large = torch.full_like(theta, _LARGE)
+    whole = output(walk(parts.above, unit_state(theta, large, gaussian=gaussian)), "ntk")
+    return torch.stack([zero, (whole - zero) / _LARGE])
 
 
 def first_state(

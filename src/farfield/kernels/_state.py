@@ -11,7 +11,13 @@ from torch import Tensor
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["KernelState", "add_independent", "half_chord_angle", "root"]
+__all__ = ["NOTHING_TO_DIVIDE_BY", "KernelState", "add_independent", "half_chord_angle", "root"]
+
+
+NOTHING_TO_DIVIDE_BY = (
+    "A norm with ε = 0 has nothing to divide by: without a bias an input of zeros gives features of zeros. Give the "
+    "Dense layers below it a bias_var > 0, or leave such inputs out."
+)
 
 
 class _Root(torch.autograd.Function):

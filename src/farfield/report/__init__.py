@@ -7,7 +7,7 @@ Holds: figures and tables as data, audits and certificates as HTML, SARIF and te
 from __future__ import annotations
 
 from farfield.report._certificate import print_certificate, render_certificate
-from farfield.report._data import Figure, Panel, Series, Table
+from farfield.report._data import Figure, Heatmap, Panel, Series, Table
 from farfield.report._html import render_html
 from farfield.report._plots import save_figure
 from farfield.report._sarif import render_sarif
@@ -15,6 +15,7 @@ from farfield.report._terminal import print_audit
 
 __all__ = [
     "Figure",
+    "Heatmap",
     "Panel",
     "Series",
     "Table",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["Figure", "Panel", "Series", "Table", "plain"]
+__all__ = ["Figure", "Heatmap", "Panel", "Series", "Table", "plain"]
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,48 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Heatmap:
+    """A function of two variables as colours on a grid, with a colour bar.
+
+    Parameters
+    ----------
+    title, x_label, y_label
+        Of the axes.
+    x, y
+        The grid's coordinates, increasing.
+    values
+        A row for every y and a column for every x; non-finite ones stay blank.
+    value_label
+        Of the colour bar.
+    value_range
+        Values at the ends of the colour scale, which panels that are to be compared share; as found if None.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    values: tuple[tuple[float, ...], ...]
+    value_label: str = ""
+    value_range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.y) or any(len(row) != len(self.x) for row in self.values):
+            raise InvalidValueError(
+                f"Heatmap {self.title!r}: a row for each of {len(self.y)} y and in it a value for each of "
+                f"{len(self.x)} x; got {len(self.values)} rows of lengths {sorted({len(r) for r in self.values})}."
+            )
+        if any(a >= b for axis in (self.x, self.y) for a, b in itertools.pairwise(axis)):
+            raise InvalidValueError(f"Heatmap {self.title!r}: coordinates increase.")
+
+
+@dataclass(frozen=True)
 class Figure:
     """Panels side by side, with the words beneath them."""
 
     title: str
-    panels: tuple[Panel, ...]
+    panels: tuple[Panel | Heatmap, ...]
     caption: str = ""
     columns: int = 4
 

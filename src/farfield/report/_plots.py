@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from farfield.errors import InvalidValueError, MissingExtraError
-from farfield.report._data import Figure, Panel, Series
+from farfield.report._data import Figure, Heatmap, Panel, Series
 
 __all__ = ["save_figure"]
 
@@ -59,6 +60,27 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.spines[side].set_visible(False)
 
 
+def _edges(centres: tuple[float, ...]) -> list[float]:
+    """Of cells around the coordinates."""
+    if len(centres) == 1:
+        return [centres[0] - 0.5, centres[0] + 0.5]
+    middle = [(a + b) / 2 for a, b in itertools.pairwise(centres)]
+    return [2 * centres[0] - middle[0], *middle, 2 * centres[-1] - middle[-1]]
+
+
+def _draw_heatmap(axes: Any, panel: Heatmap) -> None:
+    low, high = panel.value_range or (None, None)
+    # Rasterised: ten thousand vector cells make an SVG nobody can open.
+    image = axes.pcolormesh(
+        _edges(panel.x), _edges(panel.y), panel.values, cmap="viridis", vmin=low, vmax=high, rasterized=True
+    )
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    if math.isclose(panel.x[-1] - panel.x[0], panel.y[-1] - panel.y[0]):
+        axes.set_aspect("equal")
+    bar = axes.figure.colorbar(image, ax=axes, label=panel.value_label, fraction=0.046, pad=0.03)
+    bar.outline.set_visible(False)
+
+
 def save_figure(figure: Figure, paths: Iterable[Path]) -> None:
     """Draw a figure and write it to each path; the ending (.png, .svg, .pdf) decides the format.
 
@@ -82,18 +104,24 @@ def save_figure(figure: Figure, paths: Iterable[Path]) -> None:
     columns = min(count, figure.columns)
     rows = math.ceil(count / columns)
     # The object interface, not pyplot: no global state, no display, nothing left open.
-    canvas = Canvas(figsize=(max(3.4 * columns + 0.6, 6.4), 3.1 * rows + 0.9), layout="constrained")
+    size = (max(3.4 * columns + 0.6, 6.4), 3.1 * rows + 0.9)
+    if count == 1 and isinstance(figure.panels[0], Heatmap):
+        size = (6.0, 5.4)
+    canvas = Canvas(figsize=size, layout="constrained")
     FigureCanvasAgg(canvas)
     grid = canvas.subplots(rows, columns, squeeze=False)
     for axes, panel in zip(grid.flat, figure.panels, strict=False):
-        _draw(axes, panel)
+        if isinstance(panel, Heatmap):
+            _draw_heatmap(axes, panel)
+        else:
+            _draw(axes, panel)
     for axes in grid.flat[count:]:
         axes.set_visible(False)
     entries: dict[str, Any] = {}
     for axes in grid.flat[:count]:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    if len(entries) > 1 or any(s.label for p in figure.panels for s in p.series):
+    if len(entries) > 1 or any(s.label for p in figure.panels if isinstance(p, Panel) for s in p.series):
         canvas.legend(
             entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), 4), frameon=False,
             fontsize=9,

@@ -1,0 +1,29 @@
+"""Regression with a kernel: exact, iterated or streamed, with bounds that hold for every input.
+
+Holds: covariances, fits and their posteriors, gradient flow, Nyström, Lanczos, output bounds.
+May import: kernels, engine, geometry, gaussian, errors, _typing. Never: builds a kernel, or sets a seed of torch's.
+"""
+
+from __future__ import annotations
+
+from farfield.regression._covariance import Covariance
+from farfield.regression._fit import fit
+from farfield.regression._flow import GradientFlow, gradient_flow
+from farfield.regression._lanczos import Eigenvalue, Spectrum, lanczos
+from farfield.regression._nystrom import Nystrom, NystromPosterior
+from farfield.regression._pivoted import landmarks
+from farfield.regression._posterior import Posterior
+
+__all__ = [
+    "Covariance",
+    "Eigenvalue",
+    "GradientFlow",
+    "Nystrom",
+    "NystromPosterior",
+    "Posterior",
+    "Spectrum",
+    "fit",
+    "gradient_flow",
+    "lanczos",
+    "landmarks",
+]

@@ -1,0 +1,224 @@
+"""What a kernel is here, and the products with it that never hold the whole matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farfield import engine as engines
+from farfield.errors import InvalidValueError
+from farfield.kernels import KernelFunction, NetworkKernel
+
+__all__ = [
+    "Covariance",
+    "Kind",
+    "Work",
+    "cross",
+    "fill",
+    "multiply",
+    "resolve",
+    "square",
+    "symmetric_product",
+]
+
+Kind: TypeAlias = Literal["ntk", "nngp"]
+
+_SIDE = 2048
+"""Largest side of a recomputed tile: the kernel's own tiles are smaller, its preparation per call is amortised."""
+_BYTES = 48
+"""Of a tile's result and temporaries, an entry."""
+
+
+@runtime_checkable
+class Covariance(Protocol):
+    """A symmetric positive semi-definite function of two inputs.
+
+    :class:`farfield.kernels.KernelFunction` is one; so is any object with these three methods.
+    """
+
+    def __call__(self, x1: Tensor, x2: Tensor | None = None, /) -> Tensor:
+        """The matrix k(x₁, x₂), shape (n, m) for inputs (n, d) and (m, d); ``x2`` defaults to ``x1``."""
+        ...
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """k(x, x) for every input, shape (n,)."""
+        ...
+
+    def sup_diagonal(self) -> float:
+        """The supremum of k(x, x) over all inputs, ∞ if there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """Where tiles run and how much memory they may take."""
+
+    engine: engines.Engine
+    memory: int
+
+    def side(self) -> int:
+        """Of square tiles."""
+        return min(
+            _SIDE,
+            engines.tile_height(
+                memory=self.memory, bytes_per_entry=_BYTES, workers=self._workers(), cache=None
+            ),
+        )
+
+    def height(self, columns: int) -> int:
+        """Of tiles that span whole rows."""
+        return min(
+            _SIDE,
+            engines.tile_height(
+                max(columns, 1),
+                memory=self.memory,
+                bytes_per_entry=_BYTES,
+                workers=self._workers(),
+                cache=None,
+            ),
+        )
+
+    def _workers(self) -> int:
+        return int(getattr(self.engine, "workers", 1))
+
+
+def resolve(kernel: NetworkKernel | Covariance, kind: str) -> tuple[Covariance, NetworkKernel | None]:
+    """The kernel as a function of inputs, and the network it belongs to if there is one."""
+    if isinstance(kernel, NetworkKernel):
+        return kernel.function(kind), kernel  # type: ignore[arg-type]  # its own error names the kinds
+    if isinstance(kernel, KernelFunction):
+        return kernel, kernel.network
+    if isinstance(kernel, Covariance):
+        return kernel, None
+    raise InvalidValueError(
+        "A kernel is a farfield.kernels.NetworkKernel or has __call__(x1, x2=None), diagonal(x) and sup_diagonal(); "
+        f"got {type(kernel).__qualname__}."
+    )
+
+
+def checked(kernel: Covariance, x1: Tensor, x2: Tensor | None = None) -> Tensor:
+    """The kernel's matrix, refused where it has not one entry a pair."""
+    value = kernel(x1, x2)
+    shape = (len(x1), len(x1 if x2 is None else x2))
+    if value.shape != shape:
+        raise InvalidValueError(
+            f"A kernel gives a matrix with an entry for every pair, {shape} here; got {tuple(value.shape)}."
+        )
+    return value
+
+
+# ------------------------------------------------------------------ the whole matrix
+
+
+def square(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An uninitialised n×n matrix; numpy asks for huge pages, which make filling a large one faster."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.empty((n, n), np.float64 if dtype == torch.float64 else np.float32))
+    return torch.empty(n, n, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class _MatrixTile:
+    kernel: Covariance
+    x: Tensor
+
+    def __call__(self, tile: engines.Tile) -> Tensor:
+        if tile.on_diagonal:
+            return checked(self.kernel, self.x[tile.row_slice])
+        return checked(self.kernel, self.x[tile.row_slice], self.x[tile.column_slice])
+
+
+def fill(
+    out: Tensor,
+    kernel: Covariance,
+    x: Tensor,
+    work: Work,
+    *,
+    checkpoint: engines.Checkpoint | None = None,
+    progress: engines.Progress | None = None,
+) -> Tensor:
+    """K(x, x) written into a square tensor, symmetric to the last bit; gives the diagonal as a tensor of its own."""
+    if isinstance(kernel, KernelFunction):
+        kernel(x, out=out, engine=work.engine, memory=work.memory, checkpoint=checkpoint, progress=progress)
+    else:
+        tiles = engines.tiles(len(x), height=work.side(), symmetric=True)
+        work.engine.fill(
+            out, _MatrixTile(kernel, x), tiles, symmetric=True, checkpoint=checkpoint, progress=progress
+        )
+        out.diagonal().copy_(kernel.diagonal(x))
+    return out.diagonal().clone()
+
+
+# ------------------------------------------------------------------ products with tiles that are dropped
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """One strip of rows of a symmetric matrix: its tiles on and above the diagonal, each used twice."""
+
+    kernel: Covariance
+    x: Tensor
+    vectors: Tensor
+    side: int
+
+    def __call__(self, start: int) -> Tensor:
+        stop = min(start + self.side, len(self.x))
+        rows, v = self.x[start:stop], self.vectors
+        total = torch.zeros_like(v)
+        total[start:stop] = checked(self.kernel, rows) @ v[start:stop]
+        for left in range(stop, len(self.x), self.side):
+            right = min(left + self.side, len(self.x))
+            tile = checked(self.kernel, rows, self.x[left:right])
+            total[start:stop].addmm_(tile, v[left:right])
+            total[left:right].addmm_(tile.mT, v[start:stop])
+        return total
+
+
+def _add(left: Tensor, right: Tensor) -> Tensor:
+    return left.add_(right)
+
+
+def symmetric_product(kernel: Covariance, x: Tensor, vectors: Tensor, work: Work) -> Tensor:
+    """K(x, x) V for V of shape (n, k): upper tiles only, computed and dropped.
+
+    Cost: n²/2 kernel entries and 2n²k operations; memory a tile, and log₂ of the number of strips times n·k.
+    """
+    side = min(work.side(), max(64, math.ceil(len(x) / 2)))
+    return work.engine.reduce(_Strip(kernel, x, vectors, side), range(0, len(x), side), _add)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """k(queries, x) W for some rows of the queries."""
+
+    kernel: Covariance
+    queries: Tensor
+    x: Tensor
+    weights: Tensor
+    height: int
+
+    def __call__(self, start: int) -> Tensor:
+        return checked(self.kernel, self.queries[start : start + self.height], self.x) @ self.weights
+
+
+def multiply(kernel: Covariance, queries: Tensor, x: Tensor, weights: Tensor, work: Work) -> Tensor:
+    """k(queries, x) W for W of shape (n, k), a few rows at a time."""
+    if len(queries) == 0:
+        return weights.new_zeros(0, weights.shape[1])
+    height = work.height(len(x))
+    task = _Rows(kernel, queries, x, weights, height)
+    return torch.cat([part for _, part in work.engine.map(task, range(0, len(queries), height))])
+
+
+def cross(queries: Tensor, n: int, work: Work, part: Callable[[Tensor], Tensor], *, width: int = 4) -> Tensor:
+    """``part`` of a few queries at a time, so few that ``width`` columns of length n for each fit the budget."""
+    if len(queries) == 0:
+        return part(queries)
+    rows = max(1, min(1024, work.memory // (8 * width * max(n, 1))))
+    return torch.cat([part(chunk) for chunk in queries.split(rows)])

@@ -1,0 +1,178 @@
+"""(K + sI)⁻¹ in three ways: factorised, factorised in float32 and corrected, iterated on tiles."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from farfield import engine as engines
+from farfield.regression._covariance import Covariance, Work, symmetric_product
+from farfield.regression._factor import Factor
+from farfield.regression._lanczos import Eigenvalue, lanczos
+from farfield.regression._pcg import Preconditioner, conjugate_gradients, relative
+
+__all__ = ["DenseSystem", "System", "TiledSystem"]
+
+_REFINEMENTS = 5
+_DENSE = 1000
+"""Up to this size all eigenvalues are computed."""
+
+
+class System(ABC):
+    """A kernel matrix K with a shift s ≥ 0, and what regression asks of A = K + sI."""
+
+    shift: float
+
+    @abstractmethod
+    def product(self, v: Tensor) -> Tensor:
+        """Kv for v of shape (n, k)."""
+
+    @abstractmethod
+    def solve(self, b: Tensor, tolerance: float) -> Tensor:
+        """A⁻¹b for b of shape (n, k), to a relative residual of ``tolerance`` where that can be reached."""
+
+    @abstractmethod
+    def smallest_eigenvalue(self) -> Eigenvalue:
+        """Of A."""
+
+    @abstractmethod
+    def quadratic(self, b: Tensor, tolerance: float) -> Tensor:
+        """bᵀA⁻¹b for every column of b, shape (k,)."""
+
+    def apply(self, v: Tensor) -> Tensor:
+        """Av."""
+        return self.product(v).add_(v, alpha=self.shift)
+
+
+@dataclass(frozen=True)
+class DenseSystem(System):
+    """By a Cholesky factor in float64, with refinement against K, which lies above it."""
+
+    factor: Factor
+    shift: float
+
+    def product(self, v: Tensor) -> Tensor:
+        """Kv."""
+        return self.factor.product(v)
+
+    def solve(self, b: Tensor, tolerance: float) -> Tensor:
+        """A⁻¹b; refined only while the residual is above the tolerance and falls."""
+        x = self.factor.solve(b)
+        best = float("inf")
+        for _ in range(_REFINEMENTS):
+            residual = b - self.apply(x)
+            reached = float(relative(residual, b).max()) if b.numel() else 0.0
+            if reached <= tolerance or not reached < 0.5 * best:
+                break
+            best = reached
+            x = x + self.factor.solve(residual)
+        return x
+
+    def quadratic(self, b: Tensor, tolerance: float) -> Tensor:
+        """‖L⁻¹b‖², half the work of a solve."""
+        half = self.factor.half_solve(b)
+        return (half * half).sum(0)
+
+    def smallest_eigenvalue(self) -> Eigenvalue:
+        """Dense up to n = 1000; above, Lanczos on A⁻¹. Computed once."""
+        return self._smallest
+
+    @functools.cached_property
+    def _smallest(self) -> Eigenvalue:
+        n = len(self.factor.matrix)
+        unit = torch.finfo(torch.float64).eps
+        if n <= _DENSE:
+            upper = torch.triu(self.factor.matrix, 1)
+            full = upper + upper.mT + torch.diag(self.factor.diagonal + self.shift)
+            values = torch.linalg.eigvalsh(full)
+            return Eigenvalue(float(values[0]), n * unit * float(values[-1].abs()), "dense")
+
+        def inverse(v: Tensor) -> Tensor:
+            return self.factor.solve(v[:, None])[:, 0]
+
+        def forward(v: Tensor) -> Tensor:
+            return self.apply(v[:, None])[:, 0]
+
+        found = lanczos(inverse, n, _generator(), steps=60, tolerance=1e-6, ends=("largest",)).largest
+        top = lanczos(forward, n, _generator(), steps=10, ends=("largest",), tolerance=1e-2).largest
+        value = 1.0 / found.value
+        spread = value - 1.0 / (found.value + found.error)
+        return Eigenvalue(value, spread + 10 * n**0.5 * unit * (top.value + top.error), "inverse")
+
+
+@dataclass(frozen=True)
+class TiledSystem(System):
+    """By conjugate gradients on tiles that are recomputed in every product and never stored.
+
+    Parameters
+    ----------
+    kernel, x
+        K = kernel(x).
+    shift
+        s.
+    preconditioner
+        Of rank r, or a Cholesky factor in float32.
+    work
+        Where tiles run.
+    iterations
+        At most so many.
+    checkpoint, progress
+        As in :func:`conjugate_gradients`.
+    """
+
+    kernel: Covariance
+    x: Tensor
+    shift: float
+    preconditioner: Preconditioner
+    work: Work
+    iterations: int
+    checkpoint: engines.Checkpoint | None = field(default=None, compare=False)
+    progress: engines.Progress | None = field(default=None, compare=False)
+
+    def product(self, v: Tensor) -> Tensor:
+        """Kv."""
+        return symmetric_product(self.kernel, self.x, v, self.work)
+
+    def solve(self, b: Tensor, tolerance: float) -> Tensor:
+        """A⁻¹b, or :class:`PrecisionError`."""
+        key = ""
+        if self.checkpoint is not None:
+            key = engines.fingerprint(self.x, b, self.shift)
+        return conjugate_gradients(
+            self.apply,
+            b,
+            self.preconditioner,
+            tolerance=tolerance,
+            iterations=self.iterations,
+            checkpoint=self.checkpoint,
+            key=key,
+            progress=self.progress,
+        )
+
+    def quadratic(self, b: Tensor, tolerance: float) -> Tensor:
+        """With x ≈ A⁻¹b and r = b − Ax, xᵀ(b + r): its error is of second order, rᵀA⁻¹r."""
+        x = self.solve(b, tolerance)
+        return (x * (2 * b - self.apply(x))).sum(0)
+
+    def smallest_eigenvalue(self) -> Eigenvalue:
+        """Lanczos on A itself; what is known is that it is at least the shift. Computed once."""
+        return self._smallest
+
+    @functools.cached_property
+    def _smallest(self) -> Eigenvalue:
+        found = lanczos(
+            lambda v: self.apply(v[:, None])[:, 0], len(self.x), _generator(), steps=60, ends=("smallest",)
+        ).smallest
+        if found.value - found.error < self.shift:
+            value = max(found.value, self.shift)
+            return Eigenvalue(value, value - self.shift, "lanczos")
+        return found
+
+
+def _generator() -> torch.Generator:
+    """A start vector must only be generic; a fixed one gives the same answer every time."""
+    return torch.Generator().manual_seed(0)
