@@ -2,10 +2,11 @@
 
     python -m benchmarks.kernels [--quick] [--jax-python PATH] [--out docs/reproductions/kernels]
 
-One run, the same inputs and threads: the NTK of L × [Dense – LayerNorm – ReLU] and a readout, on n rows of 9 features.
-Beside ours: the same layer by layer, one ``torch.arccos`` over a matrix of that size, a fused tile by ``torch.compile``, and
-(with the interpreter of an environment that has jax==0.5.3 and neural-tangents) the archived JAX library, whose kernels are
-first compared with ours. CPU-seconds of the process that did the work, smallest of several runs. Compare within one run.
+One run, the same inputs and threads: the NTK of L × [Dense – LayerNorm – ReLU] and a readout, on n rows of 9
+features. Beside ours: the same layer by layer, one ``torch.arccos`` over a matrix of that size, a fused tile by
+``torch.compile``, and (with the interpreter of an environment that has jax==0.5.3 and neural-tangents) the archived
+JAX library, whose kernels are first compared with ours. CPU-seconds of the process that did the work, smallest of
+several runs. Compare within one run.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def fused_tile(table: Interpolant, dtype: torch.dtype) -> Callable[[Tensor, Tens
 def compiled(k: NetworkKernel, x: Tensor, repeats: int) -> dict[str, float] | str:
     """The upper triangle of tiles through a compiled tile: seconds to compile, then CPU-seconds a matrix."""
     unit = k._rows(x).unit
-    cover = [t for t in tiles(len(x), height=SIDE, symmetric=True)]
+    cover = tiles(len(x), height=SIDE, symmetric=True)
     out = torch.from_numpy(np.empty((len(x), len(x)), np.float32 if x.dtype == torch.float32 else np.float64))
     try:
         tile = torch.compile(fused_tile(k.table("ntk", x.dtype), x.dtype), dynamic=False)
@@ -137,7 +138,7 @@ def compiled(k: NetworkKernel, x: Tensor, repeats: int) -> dict[str, float] | st
 
 
 def peak_memory(n: int, dtype: str, depth: int) -> dict[str, float]:
-    """Largest resident size of a fresh process beyond what it had after a small matrix, and over the result's size."""
+    """Largest resident size of a fresh process beyond that after a small matrix, and over the result's size."""
     arguments = [sys.executable, "-m", "benchmarks.kernels", "--peak", str(n), dtype, str(depth)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     used = int(done.stdout)
