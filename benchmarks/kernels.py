@@ -6,7 +6,7 @@ One run, the same inputs and threads: the NTK of L × [Dense – LayerNorm – R
 features. Beside ours: the same layer by layer, one ``torch.arccos`` over a matrix of that size, a fused tile by
 ``torch.compile``, and (with the interpreter of an environment that has jax==0.5.3 and neural-tangents) the archived
 JAX library, whose kernels are first compared with ours. CPU-seconds of the process that did the work, smallest of
-several runs. Compare within one run.
+several runs: compare within one run. Peak memory needs Linux.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks._jax_kernels import reset, resident
 from farfield._provenance import provenance
 from farfield.engine import tiles
 from farfield.kernels import Activate, Dense, Interpolant, Layer, LayerNorm, NetworkKernel
@@ -138,7 +138,7 @@ def compiled(k: NetworkKernel, x: Tensor, repeats: int) -> dict[str, float] | st
 
 
 def peak_memory(n: int, dtype: str, depth: int) -> dict[str, float]:
-    """Largest resident size of a fresh process beyond that after a small matrix, and over the result's size."""
+    """Most memory a fresh process took beyond what it had after a small matrix, and that over the result's size."""
     arguments = [sys.executable, "-m", "benchmarks.kernels", "--peak", str(n), dtype, str(depth)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     used = int(done.stdout)
@@ -149,10 +149,12 @@ def _peak(n: int, dtype: str, depth: int) -> None:
     k = kernel(network(depth))
     k.ntk(rows(600, DTYPES[dtype]))
     x = rows(n, DTYPES[dtype])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    reset()
+    before = resident("VmRSS")
     result = k.ntk(x)
-    assert bool(result.isfinite().all(-1)[-1])
-    print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+    used = resident("VmHWM") - before
+    assert result.shape == (n, n)
+    print(used)
 
 
 def peer(interpreter: str, jobs: dict[str, Any], threads: int) -> dict[str, Any]:
@@ -224,8 +226,8 @@ def ratios(found: dict[str, Any]) -> dict[str, float]:
         table["ours / compiled tile"] = ours / found["compiled tile, depth 10"]["min"]
     if "archived JAX library" in found:
         table["archived JAX library / ours"] = min(found["archived JAX library"]["cpu_seconds"]) / ours
-        table["its peak memory / ours"] = found["archived JAX library"]["bytes"] / max(
-            found["peak memory"]["bytes"], 1
+        table["its peak memory / ours"] = (
+            found["archived JAX library"]["bytes"] / found["peak memory"]["bytes"]
         )
     return table
 
