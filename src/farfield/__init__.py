@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from farfield.learn import NNGPRegressor as NNGPRegressor
     from farfield.learn import NTKRegressor as NTKRegressor
     from farfield.learn import NystromNTKRegressor as NystromNTKRegressor
+    from farfield.ntk import empirical_ntk as empirical_ntk
 
 __version__ = "0.1.0.dev0"
 
@@ -42,6 +43,7 @@ _LAZY = {
     "verify_certificate": "farfield.certify:verify_certificate",
     "certify": "farfield.certify",  # callable, as audit
     "horizon": "farfield.growth:horizon",
+    "empirical_ntk": "farfield.ntk:empirical_ntk",
     "kernels": "farfield.kernels",
     "nn": "farfield.nn",
     "Activation": "farfield.gaussian:Activation",

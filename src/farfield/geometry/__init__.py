@@ -1,6 +1,7 @@
 """Gram matrices of a batch: how close to orthogonal, and what normalisation and depth do to that.
 
-Holds: isometry and its gap, Lyapunov γ, soft cosine, P2's statements as they hold, mean-field dynamics.
+Holds: isometry and its gap, Lyapunov γ, soft cosine, P2's statements as they hold, mean-field dynamics, ends of a
+spectrum.
 May import: gaussian, errors, _typing. Never: builds networks or touches data.
 """
 
@@ -15,6 +16,7 @@ from farfield.geometry._bounds import (
 )
 from farfield.geometry._gram import gram, normalized_gram, soft_cosine
 from farfield.geometry._isometry import feature_isometry_gap, isometry, isometry_gap, lyapunov
+from farfield.geometry._lanczos import Eigenvalue, Spectrum, lanczos
 from farfield.geometry._mean_field import GapPrediction, mean_field_gaps, mean_field_step, predict_gap
 from farfield.geometry._normalization import (
     corollary2_bound,
@@ -24,7 +26,9 @@ from farfield.geometry._normalization import (
 )
 
 __all__ = [
+    "Eigenvalue",
     "GapPrediction",
+    "Spectrum",
     "corollary2_bound",
     "corollary3_bound",
     "correlation_contraction",
@@ -33,6 +37,7 @@ __all__ = [
     "gram",
     "isometry",
     "isometry_gap",
+    "lanczos",
     "lyapunov",
     "lyapunov_bound_from_isometry",
     "mean_field_gaps",

@@ -9,21 +9,17 @@ from __future__ import annotations
 from farfield.regression._covariance import Covariance
 from farfield.regression._fit import fit
 from farfield.regression._flow import GradientFlow, gradient_flow
-from farfield.regression._lanczos import Eigenvalue, Spectrum, lanczos
 from farfield.regression._nystrom import Nystrom, NystromPosterior
 from farfield.regression._pivoted import landmarks
 from farfield.regression._posterior import Posterior
 
 __all__ = [
     "Covariance",
-    "Eigenvalue",
     "GradientFlow",
     "Nystrom",
     "NystromPosterior",
     "Posterior",
-    "Spectrum",
     "fit",
     "gradient_flow",
-    "lanczos",
     "landmarks",
 ]

@@ -11,11 +11,11 @@ from torch import Tensor
 from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
+from farfield.geometry import lanczos
 from farfield.kernels import KernelFunction, NetworkKernel
 from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve, square
 from farfield.regression._data import budget, check_finite, checked_data, refuse_conflicts
 from farfield.regression._factor import Factor, factorize
-from farfield.regression._lanczos import lanczos
 from farfield.regression._pcg import FactorPreconditioner, LowRankPreconditioner, relative
 from farfield.regression._pivoted import low_rank
 from farfield.regression._posterior import Posterior

@@ -11,10 +11,10 @@ from torch import Tensor
 from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
+from farfield.geometry import Eigenvalue
 from farfield.kernels import KernelFunction, NetworkKernel
 from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve, square
 from farfield.regression._data import budget, checked_data
-from farfield.regression._lanczos import Eigenvalue
 from farfield.regression._pcg import relative
 from farfield.regression._posterior import Posterior
 from farfield.regression._system import System

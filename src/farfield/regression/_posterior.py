@@ -9,6 +9,7 @@ from torch import Tensor
 
 from farfield._typing import Float
 from farfield.errors import InvalidValueError
+from farfield.geometry import Eigenvalue
 from farfield.kernels import NetworkKernel
 from farfield.regression import _bounds as bounds
 from farfield.regression._covariance import (
@@ -20,7 +21,6 @@ from farfield.regression._covariance import (
     multiply,
     symmetric_product,
 )
-from farfield.regression._lanczos import Eigenvalue
 from farfield.regression._system import System
 
 __all__ = ["Posterior"]

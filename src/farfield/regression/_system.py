@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from farfield import engine as engines
+from farfield.geometry import Eigenvalue, lanczos
 from farfield.regression._covariance import Covariance, Work, symmetric_product
 from farfield.regression._factor import Factor
-from farfield.regression._lanczos import Eigenvalue, lanczos
 from farfield.regression._pcg import Preconditioner, conjugate_gradients, relative
 
 __all__ = ["DenseSystem", "System", "TiledSystem"]

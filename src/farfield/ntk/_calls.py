@@ -1,0 +1,155 @@
+"""Uses of parameters: what is noted of one, and which parameters count."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+__all__ = ["Call", "Recording", "Tracked"]
+
+Kind = Literal["linear", "transposed", "convolution", "embedding", "scale", "shift"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of one or two parameters.
+
+    Parameters
+    ----------
+    kind
+        ``"linear"`` (y = x Wᵀ + b), ``"transposed"`` (y = x W + b), ``"convolution"``, ``"embedding"``,
+        ``"scale"`` (y = x ⊙ w), ``"shift"`` (y = x + b, scaled).
+    weight, bias
+        Names of the parameters, None where there is none or where it is not tracked.
+    options
+        What else the contribution depends on, plain values.
+    """
+
+    kind: Kind
+    weight: str | None
+    bias: str | None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """One of the options."""
+        return dict(self.options).get(name, default)
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """The parameters whose gradients count, by name and by identity.
+
+    Parameters
+    ----------
+    names
+        id of a parameter → its name.
+    parameters
+        Name → parameter; a shared one counts once.
+    places
+        Name → one path for every module that holds it.
+    lock
+        Held while a model runs: putting other values into it changes the module itself for that time.
+    known
+        What earlier runs have found out about the model.
+    """
+
+    names: dict[int, str]
+    parameters: dict[str, Tensor]
+    places: dict[str, tuple[str, ...]]
+    lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
+    known: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+
+    @staticmethod
+    def of(model: nn.Module, chosen: Callable[[str, Tensor], bool]) -> Tracked:
+        """Parameters that require a gradient and are chosen."""
+        names: dict[int, str] = {}
+        parameters: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and chosen(name, parameter):
+                names[id(parameter)] = name
+                parameters[name] = parameter
+        places: dict[str, list[str]] = {name: [] for name in parameters}
+        for path, module in model.named_modules():  # each module once, however often it is used
+            for attribute, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+                name = names.get(id(parameter), "")
+                if name:
+                    places[name].append(f"{path}.{attribute}" if path else attribute)
+        return Tracked(names, parameters, {name: tuple(found) for name, found in places.items()})
+
+    def substitute(self, model: nn.Module, values: dict[str, Tensor], x: Tensor) -> Any:
+        """model(x) with other values of some of the parameters."""
+        # Torch's own handling of tied weights sets a module that is used twice twice, and leaves the wrong
+        # tensor behind.
+        everywhere = {place: value for name, value in values.items() for place in self.places[name]}
+        with self.lock:
+            return functional_call(model, everywhere, (x,), tie_weights=False) if values else model(x)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Ids are those of this process.
+        return {"parameters": self.parameters, "places": self.places}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        names = {id(parameter): name for name, parameter in state["parameters"].items()}
+        self.__dict__.update(state, names=names, lock=threading.RLock(), known={})
+
+    def name(self, value: Any) -> str | None:
+        """The name of a tracked parameter, None for anything else."""
+        return self.names.get(id(value)) if isinstance(value, Tensor) else None
+
+
+@dataclass
+class Recording:
+    """Calls on tracked parameters, in the order they were made.
+
+    Parameters
+    ----------
+    tracked
+        The parameters.
+    perturbations
+        One for every call, added to its output; None where there is none.
+    opaque
+        Parameters whose use is not understood: they are left alone here, and their gradients are taken as they are.
+    keep
+        Whether to keep the calls' outputs themselves, to differentiate by.
+    calls, inputs, outputs
+        What was called, on what, and shape, dtype and device of what came out.
+    kept
+        The outputs.
+    sources
+        Where the graph goes on below the calls: nodes of what they were given.
+    moved
+        Whether something was called that may change the order of a batch.
+    """
+
+    tracked: Tracked
+    perturbations: tuple[Tensor, ...] | None = None
+    opaque: set[str] = field(default_factory=set)
+    keep: bool = False
+    calls: list[Call] = field(default_factory=list)
+    inputs: list[Tensor | None] = field(default_factory=list)
+    outputs: list[tuple[torch.Size, torch.dtype, torch.device]] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)
+    sources: list[Any] = field(default_factory=list)
+    moved: bool = False
+
+    def name(self, value: Any) -> str | None:
+        """The name of a parameter tracked and understood so far."""
+        name = self.tracked.name(value)
+        return None if name in self.opaque else name
+
+    def add(self, call: Call, x: Tensor, y: Tensor) -> Tensor:
+        """Record a call with input x and output y; the output with its perturbation."""
+        index = len(self.calls)
+        self.calls.append(call)
+        self.inputs.append(x if call.weight is not None else None)
+        self.outputs.append((y.shape, y.dtype, y.device))
+        if self.keep:
+            self.kept.append(y)
+            return y.clone()  # what follows may work in place
+        return y if self.perturbations is None else y + self.perturbations[index]

@@ -1,0 +1,214 @@
+"""What is known of torch's functions: how each uses a parameter it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from farfield.ntk._calls import Call, Recording
+from farfield.ntk._transforms import slope
+
+__all__ = ["RULES"]
+
+Rule = Callable[[Recording, Any, tuple[Any, ...], dict[str, Any]], tuple[bool, Any]]
+_NO = (False, None)
+
+
+def _bind(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _linear(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    given = _bind(("input", "weight", "bias"), args, kwargs)
+    x, weight, bias = given["input"], given["weight"], given.get("bias")
+    w, b = recording.name(weight), recording.name(bias)
+    if (w is None and b is None) or recording.tracked.name(x) is not None or weight.dim() != 2:
+        return _NO
+    if b is not None and given["bias"].shape != weight.shape[:1]:  # one number for all units
+        return _NO
+    return True, recording.add(Call("linear", w, b), x, func(x, weight, bias))
+
+
+def _addmm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    if kwargs or len(args) != 3:
+        return _NO
+    bias, x, weight = args
+    w, b = recording.name(weight), recording.name(bias)
+    if (w is None and b is None) or recording.tracked.name(x) is not None:
+        return _NO
+    if b is not None and bias.shape != weight.shape[1:]:
+        return _NO
+    return True, recording.add(Call("transposed", w, b), x, func(bias, x, weight))
+
+
+def _matmul(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    if kwargs or len(args) != 2:
+        return _NO
+    x, weight = args
+    w = recording.name(weight)
+    if w is None or recording.tracked.name(x) is not None or weight.dim() != 2 or x.dim() < 2:
+        return _NO
+    return True, recording.add(Call("transposed", w, None), x, func(x, weight))
+
+
+def _convolution(dimension: int) -> Rule:
+    def rule(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+        names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+        given = _bind(names, args, kwargs)
+        x, weight, bias = given["input"], given["weight"], given.get("bias")
+        w, b = recording.name(weight), recording.name(bias)
+        padding = given.get("padding", 0)
+        if (w is None and b is None) or recording.tracked.name(x) is not None or isinstance(padding, str):
+            return _NO
+
+        def pair(value: Any) -> tuple[int, ...]:
+            values = (value,) if isinstance(value, int) else tuple(value)
+            return values * dimension if len(values) == 1 else values
+
+        options = (
+            ("kernel", tuple(weight.shape[2:])),
+            ("stride", pair(given.get("stride", 1))),
+            ("padding", pair(padding)),
+            ("dilation", pair(given.get("dilation", 1))),
+            ("groups", given.get("groups", 1)),
+            ("dimension", dimension),
+        )
+        return True, recording.add(Call("convolution", w, b, options), x, func(*args, **kwargs))
+
+    return rule
+
+
+def _embedding(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    given = _bind(names, args, kwargs)
+    index, weight, padding = given["input"], given["weight"], given.get("padding_idx")
+    w = recording.name(weight)
+    if w is None or given.get("max_norm") is not None or given.get("scale_grad_by_freq"):
+        return _NO
+    if padding is not None and padding < 0:
+        padding += weight.shape[0]
+    options = (("rows", weight.shape[0]), ("padding", padding))
+    return True, recording.add(Call("embedding", w, None, options), index, func(*args, **kwargs))
+
+
+def _affine(recording: Recording, plain: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Tensor:
+    """Plain ⊙ weight + bias with the parameters shaped to broadcast, recorded."""
+    y = plain
+    w, b = recording.name(weight), recording.name(bias)
+    if weight is not None:
+        y = y * weight.reshape(shape)
+    if bias is not None:
+        y = y + bias.reshape(shape)
+    call = Call("scale", w, b, (("shape", shape),))
+    return recording.add(call, plain, y)
+
+
+def _norm(recording: Recording, given: dict[str, Any]) -> bool:
+    weight, bias = given.get("weight"), given.get("bias")
+    return recording.name(weight) is not None or recording.name(bias) is not None
+
+
+def _layer_norm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    given = _bind(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
+    if not _norm(recording, given):
+        return _NO
+    shape = tuple(given["normalized_shape"])
+    plain = func(given["input"], given["normalized_shape"], eps=given.get("eps", 1e-5))
+    return True, _affine(recording, plain, given.get("weight"), given.get("bias"), shape)
+
+
+def _rms_norm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    given = _bind(("input", "normalized_shape", "weight", "eps"), args, kwargs)
+    if not _norm(recording, given):
+        return _NO
+    plain = func(given["input"], given["normalized_shape"], eps=given.get("eps"))
+    return True, _affine(recording, plain, given["weight"], None, tuple(given["normalized_shape"]))
+
+
+def _group_norm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    given = _bind(("input", "num_groups", "weight", "bias", "eps"), args, kwargs)
+    if not _norm(recording, given):
+        return _NO
+    x = given["input"]
+    plain = func(x, given["num_groups"], eps=given.get("eps", 1e-5))
+    shape = (-1,) + (1,) * (x.dim() - 2)
+    return True, _affine(recording, plain, given.get("weight"), given.get("bias"), shape)
+
+
+def _batch_norm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    given = _bind(names, args, kwargs)
+    if not _norm(recording, given) or given.get("training"):
+        return _NO
+    x = given["input"]
+    plain = func(x, given["running_mean"], given["running_var"], eps=given.get("eps", 1e-5))
+    shape = (-1,) + (1,) * (x.dim() - 2)
+    return True, _affine(recording, plain, given.get("weight"), given.get("bias"), shape)
+
+
+def _multiply(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    if kwargs or len(args) != 2:
+        return _NO
+    for x, weight in (args, args[::-1]):
+        w = recording.name(weight)
+        if w is not None and isinstance(x, Tensor) and recording.tracked.name(x) is None:
+            return True, recording.add(
+                Call("scale", w, None, (("shape", tuple(weight.shape)),)), x, x * weight
+            )
+    return _NO
+
+
+def _plus(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    if kwargs or len(args) != 2:
+        return _NO
+    for x, bias in (args, args[::-1]):
+        b = recording.name(bias)
+        if b is not None and isinstance(x, Tensor) and recording.tracked.name(x) is None:
+            return True, recording.add(Call("shift", None, b, (("shape", tuple(bias.shape)),)), x, x + bias)
+    return _NO
+
+
+def _prelu(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    if kwargs or len(args) != 2:
+        return _NO
+    x, weight = args
+    w = recording.name(weight)
+    if w is None or recording.tracked.name(x) is not None:
+        return _NO
+    shaped = slope(x, weight)
+    zero = torch.zeros_like(x)
+    negative = torch.where(x > 0, zero, x)
+    y = torch.where(x > 0, x, zero) + negative * shaped
+    return True, recording.add(Call("scale", w, None, (("shape", tuple(shaped.shape)),)), negative, y)
+
+
+RULES: dict[Any, Rule] = {
+    F.linear: _linear,
+    torch.addmm: _addmm,
+    torch.matmul: _matmul,
+    torch.mm: _matmul,
+    torch.Tensor.mm: _matmul,
+    torch.Tensor.matmul: _matmul,
+    torch.Tensor.__matmul__: _matmul,
+    torch.conv1d: _convolution(1),
+    torch.conv2d: _convolution(2),
+    F.embedding: _embedding,
+    F.layer_norm: _layer_norm,
+    F.rms_norm: _rms_norm,
+    F.group_norm: _group_norm,
+    F.batch_norm: _batch_norm,
+    torch.prelu: _prelu,
+    torch.Tensor.prelu: _prelu,
+    torch.mul: _multiply,
+    torch.Tensor.mul: _multiply,
+    torch.Tensor.__mul__: _multiply,
+    torch.Tensor.__rmul__: _multiply,
+    torch.add: _plus,
+    torch.Tensor.add: _plus,
+    torch.Tensor.__add__: _plus,
+    torch.Tensor.__radd__: _plus,
+}
