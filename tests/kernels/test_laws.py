@@ -53,8 +53,8 @@ def data(draw: st.DrawFn, least: int = 1) -> Tensor:
 
 
 def law(*strategies: st.SearchStrategy) -> Callable[[Callable], Callable]:
-    """A property of forty examples."""
-    return lambda test: settings(max_examples=40)(given(*strategies)(test))
+    """A property of twenty-five examples."""
+    return lambda test: settings(max_examples=25)(given(*strategies)(test))
 
 
 kinds = st.sampled_from(("nngp", "ntk"))
