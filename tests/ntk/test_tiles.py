@@ -78,6 +78,18 @@ def test_both_ways_of_contracting_factors_in_any_room(trace, room):
         assert distance(_outer(a, b, trace, room), truth) < 1e-13
         assert distance(_formed(a, b, trace, room), truth) < 1e-13
         assert distance(_outer(a, Outer(b.left, b.right.roll(1, 0)), trace, room), truth) > 1e-3
+        for side, at in (("left", 0), ("right", 1)):
+            if sides[at] > 1:
+                continue  # the column of ones is the same for all outputs
+            stored = [
+                Outer(*(torch.cat([f, torch.ones_like(f[..., :1])], -1) if s == side else f
+                        for s, f in (("left", t.left), ("right", t.right))))
+                for t in (a, b)
+            ]  # fmt: skip
+            truth = _outer(*stored, trace, room)
+            implied = Outer(a.left, a.right, side), Outer(b.left, b.right, side)
+            assert distance(_outer(*implied, trace, room), truth) < 1e-13
+            assert distance(_formed(*implied, trace, room), truth) < 1e-13
 
 
 # ------------------------------------------------------------------ the choice

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,22 @@ class Outer:
 
     Shapes (n, K or 1, g, T, p) and (n, K or 1, g, T, q): the axis of size 1 is the side that is the same for
     all outputs.
+
+    Parameters
+    ----------
+    left, right
+        The factors.
+    ones
+        Which side has one more column, of ones, that is not stored: the gradient of a bias.
     """
 
     left: Tensor
     right: Tensor
+    ones: Literal["left", "right"] | None = None
+
+    def __getitem__(self, rows: slice) -> Outer:
+        """Of some of the inputs."""
+        return Outer(self.left[rows], self.right[rows], self.ones)
 
 
 @dataclass(frozen=True)
@@ -189,7 +201,10 @@ def _batched(model: nn.Module, tracked: Tracked, select: Select, found: Plan, x:
             )
             for k in range(found.outputs)
         ]
-    derivatives = tuple(torch.stack(parts, 1).unsqueeze(2) for parts in zip(*columns, strict=True))
+    if len(columns) == 1:
+        derivatives = tuple(part[:, None, None] for part in columns[0])  # nothing to put together
+    else:
+        derivatives = tuple(torch.stack(parts, 1).unsqueeze(2) for parts in zip(*columns, strict=True))
     kept = [None if v is None else v.detach().unsqueeze(1) for v in recorder.inputs]
     return derivatives, {}, kept
 
@@ -374,9 +389,10 @@ def _matrix_terms(
     joined = call.weight in single and call.bias in single
     terms: list[tuple[str, Outer | Dense]] = []
     if call.weight is not None:
-        right = torch.cat([patches, torch.ones_like(patches[..., :1])], -1) if joined else patches
-        left, right = (right, b) if call.kind == "transposed" else (b, right)
-        terms.append((call.weight, Outer(left, right)))
+        if call.kind == "transposed":
+            terms.append((call.weight, Outer(patches, b, "left" if joined else None)))
+        else:
+            terms.append((call.weight, Outer(b, patches, "right" if joined else None)))
     if call.bias is not None and not joined:
         terms.append((call.bias, Dense(b.sum(3).flatten(2))))
     return terms
