@@ -352,16 +352,20 @@ def _terms(call: Call, g: Tensor, x: Tensor | None, single: set[str]) -> list[tu
     if call.kind == "embedding":
         assert x is not None
         assert call.weight is not None
-        return [(call.weight, _embedding_term(call, g, x))]
+        return [(call.weight, _embedding_term(call, _times(g, call.factors[0]), x))]
     terms: list[tuple[str, Outer | Dense]] = []
     shape = call.option("shape")
     if call.weight is not None:
         assert x is not None
         aligned = x.reshape(len(x), *(1,) * (g.dim() - x.dim()), *x.shape[1:])  # as broadcasting aligned it
-        terms.append((call.weight, Dense(_summed(g * aligned, shape))))
+        terms.append((call.weight, Dense(_times(_summed(g * aligned, shape), call.factors[0]))))
     if call.bias is not None:
-        terms.append((call.bias, Dense(_summed(g, shape))))
+        terms.append((call.bias, Dense(_times(_summed(g, shape), call.factors[1]))))
     return terms
+
+
+def _times(value: Tensor, factor: float) -> Tensor:
+    return value if factor == 1.0 else value * factor
 
 
 def _summed(g: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -379,22 +383,23 @@ def _matrix_terms(
         assert call.bias is not None
         channels = -1 if call.kind != "convolution" else -call.option("dimension") - 1
         others = [axis for axis in range(2, g.dim()) if axis != g.dim() + channels]
-        return [(call.bias, Dense(g.sum(others) if others else g))]
+        return [(call.bias, Dense(_times(g.sum(others) if others else g, call.factors[1])))]
     if call.kind == "convolution":
         patches, b = _patches(call, g, x)
     else:
         patches = x.reshape(len(x), 1, 1, -1, x.shape[-1])
         b = g.reshape(len(g), g.shape[1], 1, -1, g.shape[-1])
     # One more column of ones counts the bias with the weight, at no cost; only where neither is used elsewhere.
-    joined = call.weight in single and call.bias in single
+    joined = call.weight in single and call.bias in single and call.factors[0] == call.factors[1]
     terms: list[tuple[str, Outer | Dense]] = []
     if call.weight is not None:
+        scaled = _times(b, call.factors[0])
         if call.kind == "transposed":
-            terms.append((call.weight, Outer(patches, b, "left" if joined else None)))
+            terms.append((call.weight, Outer(patches, scaled, "left" if joined else None)))
         else:
-            terms.append((call.weight, Outer(b, patches, "right" if joined else None)))
+            terms.append((call.weight, Outer(scaled, patches, "right" if joined else None)))
     if call.bias is not None and not joined:
-        terms.append((call.bias, Dense(b.sum(3).flatten(2))))
+        terms.append((call.bias, Dense(_times(b.sum(3).flatten(2), call.factors[1]))))
     return terms
 
 
