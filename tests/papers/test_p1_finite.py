@@ -39,7 +39,7 @@ def test_networks_are_drawn_as_the_kernels_assume():
 def test_the_figures_claims_hold_and_can_fail(monkeypatch):
     found = fig2_finite.run(**FIGURE)
     assert not any(v.surprising for v in found.verdicts)
-    assert len(found.figure.panels) == 3
+    assert len(found.figure.panels) == 4
     numbers = found.numbers["LayerNorm second"]
     assert numbers["sup_diagonal_at_infinite_width"] == pytest.approx(3.01)
     original = fig2_finite.network
