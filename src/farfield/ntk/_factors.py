@@ -112,15 +112,15 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
     opaque: set[str] = set()
     sizes: dict[int, int] = {}
 
-    def note(value: Tensor) -> Tensor:
+    def note(value: Tensor) -> None:
+        # Nothing is kept: the graph is looked at, not run back. A node that saved its own output would hold itself.
         storage = value.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
-        return value
 
     while True:
         sizes.clear()
         recorder = Recorder(tracked, None, set(opaque), keep=True)
-        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda value: value)
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, _never)
         with torch.enable_grad(), hooks:
             with recorder:
                 y = tracked.substitute(model, {}, x[:1])
@@ -142,6 +142,10 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
         moved=recorder.moved,
         saved=sum(sizes.values()),
     )
+
+
+def _never(value: None) -> Tensor:
+    raise AssertionError("the graph of a plan is not run back")
 
 
 def _zeros(found: Plan) -> tuple[Tensor, ...]:
