@@ -103,7 +103,8 @@ class Tracked:
 
     def name(self, value: Any) -> str | None:
         """The name of a tracked parameter, None for anything else."""
-        return self.names.get(id(value)) if isinstance(value, Tensor) else None
+        # By identity alone: the parameters are alive, so nothing else has their ids.
+        return self.names.get(id(value))
 
 
 @dataclass
@@ -120,6 +121,8 @@ class Recording:
         Parameters whose use is not understood: they are left alone here, and their gradients are taken as they are.
     keep
         Whether to keep the calls' outputs themselves, to differentiate by.
+    trace
+        Whether to note where the graph goes on below the calls, for ``hidden``.
     calls, inputs, outputs
         What was called, on what, and shape, dtype and device of what came out.
     kept
@@ -136,6 +139,7 @@ class Recording:
     perturbations: tuple[Tensor, ...] | None = None
     opaque: set[str] = field(default_factory=set)
     keep: bool = False
+    trace: bool = False
     calls: list[Call] = field(default_factory=list)
     inputs: list[Tensor | None] = field(default_factory=list)
     outputs: list[tuple[torch.Size, torch.dtype, torch.device]] = field(default_factory=list)
@@ -147,7 +151,7 @@ class Recording:
     def known(self, value: Any) -> str | None:
         """The name of the tracked parameter that a tensor is, or is a multiple of; None for anything else."""
         name = self.tracked.name(value)
-        if name is None and isinstance(value, Tensor) and id(value) in self.multiples:
+        if name is None and id(value) in self.multiples:
             name = self.multiples[id(value)][0]
         return name
 

@@ -119,7 +119,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
 
     while True:
         sizes.clear()
-        recorder = Recorder(tracked, None, set(opaque), keep=True)
+        recorder = Recorder(tracked, None, set(opaque), keep=True, trace=True)
         hooks = torch.autograd.graph.saved_tensors_hooks(note, _never)
         with torch.enable_grad(), hooks:
             with recorder:

@@ -37,7 +37,7 @@ class Recorder(Recording, TorchFunctionMode):
         if rule is not None:
             done, value = rule(self, func, args, kwargs)
             if done:
-                if self.keep:
+                if self.trace:
                     given = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))
                     self.sources.extend(v.grad_fn for v in given if self.name(v) is None)
                 return value
