@@ -83,8 +83,8 @@ def reference(model, x, y=None, outputs="trace", chosen=lambda name: True):
 
 
 def distance(a, b):
-    """Largest difference relative to the largest entry."""
-    return float((a - b).abs().max() / b.abs().max())
+    """Largest difference relative to the largest entry, if there is one that is not zero."""
+    return float((a - b).abs().max()) / (float(b.abs().max()) or 1.0)
 
 
 # ------------------------------------------------------------------ fully connected
@@ -279,6 +279,44 @@ def short_bias():
             return torch.addmm(self.offset, h, self.other)
 
     return Short(), real(5)
+
+
+@register
+def scaled_parameters():
+    """Weights and biases times numbers, by every way of writing that, and moved by constants."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Parameter(torch.randn(6, 5)), nn.Parameter(torch.randn(6, 4))
+            self.bias, self.offset = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(4))
+            self.gain, self.table = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(2, 4))
+
+        def forward(self, x):
+            h = F.linear(x, self.first / math.sqrt(5), 0.1 * self.bias).tanh()
+            h = torch.addmm(self.offset * 3, h, torch.mul(self.second, 0.5) * 0.2).tanh()
+            h = h * (1.0 + self.gain) + 2 * self.offset.to(h.dtype)
+            rows = F.embedding((x[:, 0] > 0).long(), -1.5 * self.table)
+            return (h + rows) @ (self.second.contiguous() * 2).T
+
+    return Scaled(), real(5)
+
+
+@register
+def scaled_and_otherwise():
+    """A multiple that is used in a way no rule knows, and the parameter itself in one that has a rule."""
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.other = nn.Parameter(torch.randn(5, 5)), nn.Parameter(torch.randn(5, 5))
+
+        def forward(self, x):
+            half = 0.5 * self.weight
+            h = F.linear(x, half).tanh() + F.linear(x, self.weight).sin() + F.linear(x, half.exp())
+            return h + Square.apply(x, 2 * self.other) + F.linear(x, self.other)
+
+    return Mixed(), real(5)
 
 
 @register

@@ -78,6 +78,18 @@ def test_both_ways_of_contracting_factors_in_any_room(trace, room):
         assert distance(_outer(a, b, trace, room), truth) < 1e-13
         assert distance(_formed(a, b, trace, room), truth) < 1e-13
         assert distance(_outer(a, Outer(b.left, b.right.roll(1, 0)), trace, room), truth) > 1e-3
+        for side, at in (("left", 0), ("right", 1)):
+            if sides[at] > 1:
+                continue  # the column of ones is the same for all outputs
+            stored = [
+                Outer(*(torch.cat([f, torch.ones_like(f[..., :1])], -1) if s == side else f
+                        for s, f in (("left", t.left), ("right", t.right))))
+                for t in (a, b)
+            ]  # fmt: skip
+            truth = _outer(*stored, trace, room)
+            implied = Outer(a.left, a.right, side), Outer(b.left, b.right, side)
+            assert distance(_outer(*implied, trace, room), truth) < 1e-13
+            assert distance(_formed(*implied, trace, room), truth) < 1e-13
 
 
 # ------------------------------------------------------------------ the choice
@@ -294,3 +306,29 @@ def test_peak_memory_stays_within_the_budget(tmp_path):
         assert used > 1e6, "nothing was measured"
         if kind == "mlp":
             assert tiled and jacobian > 100 * parse_memory(memory)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("method", ["layerwise", "jacobian", "ntvp"])
+def test_nothing_is_left_behind(method):
+    """Twenty calls hold no more than one: a graph that holds itself would keep 8 MB of scaled weights each time."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(1000, 1000, dtype=torch.float64))
+            self.head = nn.Linear(1000, 1).double()
+
+        def forward(self, x):
+            return self.head(torch.tanh(nn.functional.linear(x, 0.03 * self.weight)).exp())
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    model, x = Scaled(), torch.randn(2, 1000, dtype=torch.float64)
+    for _ in range(3):
+        empirical_ntk(model, x, method=method)
+    before = resident()
+    for _ in range(20):
+        empirical_ntk(model, x, method=method)
+    assert resident() - before < 60e6

@@ -29,12 +29,15 @@ class Call:
         Names of the parameters, None where there is none or where it is not tracked.
     options
         What else the contribution depends on, plain values.
+    factors
+        Numbers that weight and bias were multiplied by on the way.
     """
 
     kind: Kind
     weight: str | None
     bias: str | None
     options: tuple[tuple[str, Any], ...] = ()
+    factors: tuple[float, float] = (1.0, 1.0)
 
     def option(self, name: str, default: Any = None) -> Any:
         """One of the options."""
@@ -100,7 +103,8 @@ class Tracked:
 
     def name(self, value: Any) -> str | None:
         """The name of a tracked parameter, None for anything else."""
-        return self.names.get(id(value)) if isinstance(value, Tensor) else None
+        # By identity alone: the parameters are alive, so nothing else has their ids.
+        return self.names.get(id(value))
 
 
 @dataclass
@@ -117,6 +121,8 @@ class Recording:
         Parameters whose use is not understood: they are left alone here, and their gradients are taken as they are.
     keep
         Whether to keep the calls' outputs themselves, to differentiate by.
+    trace
+        Whether to note where the graph goes on below the calls, for ``hidden``.
     calls, inputs, outputs
         What was called, on what, and shape, dtype and device of what came out.
     kept
@@ -125,23 +131,44 @@ class Recording:
         Where the graph goes on below the calls: nodes of what they were given.
     moved
         Whether something was called that may change the order of a batch.
+    multiples
+        Tensors that are a parameter times a number: id → name, number, and the tensor, so that its id stays its own.
     """
 
     tracked: Tracked
     perturbations: tuple[Tensor, ...] | None = None
     opaque: set[str] = field(default_factory=set)
     keep: bool = False
+    trace: bool = False
     calls: list[Call] = field(default_factory=list)
     inputs: list[Tensor | None] = field(default_factory=list)
     outputs: list[tuple[torch.Size, torch.dtype, torch.device]] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
     moved: bool = False
+    multiples: dict[int, tuple[str, float, Tensor]] = field(default_factory=dict)
+
+    def known(self, value: Any) -> str | None:
+        """The name of the tracked parameter that a tensor is, or is a multiple of; None for anything else."""
+        name = self.tracked.name(value)
+        if name is None and id(value) in self.multiples:
+            name = self.multiples[id(value)][0]
+        return name
 
     def name(self, value: Any) -> str | None:
-        """The name of a parameter tracked and understood so far."""
-        name = self.tracked.name(value)
+        """The same, if all its uses are understood so far."""
+        name = self.known(value)
         return None if name in self.opaque else name
+
+    def factor(self, value: Any) -> float:
+        """By which a parameter was multiplied to give this tensor."""
+        return self.multiples[id(value)][1] if id(value) in self.multiples else 1.0
+
+    def multiple(self, value: Tensor, of: Tensor, factor: float) -> None:
+        """Note that a tensor is a parameter, or a multiple of one, times a number and perhaps moved by a constant."""
+        name = self.name(of)
+        assert name is not None
+        self.multiples[id(value)] = (name, factor * self.factor(of), value)
 
     def add(self, call: Call, x: Tensor, y: Tensor) -> Tensor:
         """Record a call with input x and output y; the output with its perturbation."""

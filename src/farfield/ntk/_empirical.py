@@ -68,8 +68,9 @@ def empirical_ntk(
 ) -> Tensor:
     r"""Θ(x, x′) = Σ_k ∇f_k(x)·∇f_k(x′), the tangent kernel of a model as it stands.
 
-    .. math:: \Theta_{kl}(x, x') = \sum_\theta \frac{\partial f_k(x)}{\partial\theta}\frac{\partial
-    f_l(x')}{\partial\theta}
+    .. math::
+        \Theta_{kl}(x, x') = \sum_\theta
+        \frac{\partial f_k(x)}{\partial\theta}\frac{\partial f_l(x')}{\partial\theta}
 
     Exact to rounding, by whatever method. ``"layerwise"`` records how the model uses its parameters; a Linear
     layer's part is then (A Aᵀ + 1) ⊙ (B Bᵀ) with its inputs A and output gradients B, and the Jacobian, P

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,22 @@ class Outer:
 
     Shapes (n, K or 1, g, T, p) and (n, K or 1, g, T, q): the axis of size 1 is the side that is the same for
     all outputs.
+
+    Parameters
+    ----------
+    left, right
+        The factors.
+    ones
+        Which side has one more column, of ones, that is not stored: the gradient of a bias.
     """
 
     left: Tensor
     right: Tensor
+    ones: Literal["left", "right"] | None = None
+
+    def __getitem__(self, rows: slice) -> Outer:
+        """Of some of the inputs."""
+        return Outer(self.left[rows], self.right[rows], self.ones)
 
 
 @dataclass(frozen=True)
@@ -100,15 +112,15 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
     opaque: set[str] = set()
     sizes: dict[int, int] = {}
 
-    def note(value: Tensor) -> Tensor:
+    def note(value: Tensor) -> None:
+        # Nothing is kept: the graph is looked at, not run back. A node that saved its own output would hold itself.
         storage = value.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
-        return value
 
     while True:
         sizes.clear()
-        recorder = Recorder(tracked, None, set(opaque), keep=True)
-        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda value: value)
+        recorder = Recorder(tracked, None, set(opaque), keep=True, trace=True)
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, _never)
         with torch.enable_grad(), hooks:
             with recorder:
                 y = tracked.substitute(model, {}, x[:1])
@@ -130,6 +142,10 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
         moved=recorder.moved,
         saved=sum(sizes.values()),
     )
+
+
+def _never(value: None) -> Tensor:
+    raise AssertionError("the graph of a plan is not run back")
 
 
 def _zeros(found: Plan) -> tuple[Tensor, ...]:
@@ -189,7 +205,10 @@ def _batched(model: nn.Module, tracked: Tracked, select: Select, found: Plan, x:
             )
             for k in range(found.outputs)
         ]
-    derivatives = tuple(torch.stack(parts, 1).unsqueeze(2) for parts in zip(*columns, strict=True))
+    if len(columns) == 1:
+        derivatives = tuple(part[:, None, None] for part in columns[0])  # nothing to put together
+    else:
+        derivatives = tuple(torch.stack(parts, 1).unsqueeze(2) for parts in zip(*columns, strict=True))
     kept = [None if v is None else v.detach().unsqueeze(1) for v in recorder.inputs]
     return derivatives, {}, kept
 
@@ -337,16 +356,20 @@ def _terms(call: Call, g: Tensor, x: Tensor | None, single: set[str]) -> list[tu
     if call.kind == "embedding":
         assert x is not None
         assert call.weight is not None
-        return [(call.weight, _embedding_term(call, g, x))]
+        return [(call.weight, _embedding_term(call, _times(g, call.factors[0]), x))]
     terms: list[tuple[str, Outer | Dense]] = []
     shape = call.option("shape")
     if call.weight is not None:
         assert x is not None
         aligned = x.reshape(len(x), *(1,) * (g.dim() - x.dim()), *x.shape[1:])  # as broadcasting aligned it
-        terms.append((call.weight, Dense(_summed(g * aligned, shape))))
+        terms.append((call.weight, Dense(_times(_summed(g * aligned, shape), call.factors[0]))))
     if call.bias is not None:
-        terms.append((call.bias, Dense(_summed(g, shape))))
+        terms.append((call.bias, Dense(_times(_summed(g, shape), call.factors[1]))))
     return terms
+
+
+def _times(value: Tensor, factor: float) -> Tensor:
+    return value if factor == 1.0 else value * factor
 
 
 def _summed(g: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -364,21 +387,23 @@ def _matrix_terms(
         assert call.bias is not None
         channels = -1 if call.kind != "convolution" else -call.option("dimension") - 1
         others = [axis for axis in range(2, g.dim()) if axis != g.dim() + channels]
-        return [(call.bias, Dense(g.sum(others) if others else g))]
+        return [(call.bias, Dense(_times(g.sum(others) if others else g, call.factors[1])))]
     if call.kind == "convolution":
         patches, b = _patches(call, g, x)
     else:
         patches = x.reshape(len(x), 1, 1, -1, x.shape[-1])
         b = g.reshape(len(g), g.shape[1], 1, -1, g.shape[-1])
     # One more column of ones counts the bias with the weight, at no cost; only where neither is used elsewhere.
-    joined = call.weight in single and call.bias in single
+    joined = call.weight in single and call.bias in single and call.factors[0] == call.factors[1]
     terms: list[tuple[str, Outer | Dense]] = []
     if call.weight is not None:
-        right = torch.cat([patches, torch.ones_like(patches[..., :1])], -1) if joined else patches
-        left, right = (right, b) if call.kind == "transposed" else (b, right)
-        terms.append((call.weight, Outer(left, right)))
+        scaled = _times(b, call.factors[0])
+        if call.kind == "transposed":
+            terms.append((call.weight, Outer(patches, scaled, "left" if joined else None)))
+        else:
+            terms.append((call.weight, Outer(scaled, patches, "right" if joined else None)))
     if call.bias is not None and not joined:
-        terms.append((call.bias, Dense(b.sum(3).flatten(2))))
+        terms.append((call.bias, Dense(_times(b.sum(3).flatten(2), call.factors[1]))))
     return terms
 
 

@@ -36,7 +36,7 @@ def _parameter(a: list[Outer | Dense], b: list[Outer | Dense], trace: bool, room
     if any(isinstance(t, Dense) for t in (*a, *b)):
         return _dense(_sum(a), _sum(b), trace)
     left, right = _joined(a), _joined(b)
-    if left is None or right is None:  # terms of different width: a bias counted in one and not in the other
+    if left is None or right is None:  # terms of different width
         return _dense(_sum(a), _sum(b), trace)
     return (
         _formed(left, right, trace, room)
@@ -57,7 +57,7 @@ def _joined(terms: list[Outer | Dense]) -> Outer | None:
         if len({p.shape[-1] for p in parts}) > 1 or len({p.shape[2] for p in parts}) > 1:
             return None
         sides.append(torch.cat([p.expand(-1, outputs, -1, -1, -1) for p in parts], 3))
-    return Outer(*sides)
+    return Outer(sides[0], sides[1])
 
 
 def _as_dense(term: Outer | Dense) -> Tensor:
@@ -66,7 +66,11 @@ def _as_dense(term: Outer | Dense) -> Tensor:
         return term.value
     outputs = max(term.left.shape[1], term.right.shape[1])
     left, right = (side.expand(-1, outputs, -1, -1, -1) for side in (term.left, term.right))
-    return (left.transpose(-1, -2) @ right).flatten(2)
+    weight = (left.transpose(-1, -2) @ right).flatten(2)
+    if term.ones is None:
+        return weight
+    bias = (term.left if term.ones == "right" else term.right).sum(3).flatten(2)
+    return torch.cat([weight, bias.expand(-1, outputs, -1)], -1)
 
 
 def _sum(terms: list[Outer | Dense]) -> Tensor:
@@ -117,11 +121,11 @@ def _formed(a: Outer, b: Outer, trace: bool, room: int) -> Tensor:
     rows, columns = _heights(a, b, room)
     strips = []
     for start in range(0, len(a.left), rows):
-        left = _as_dense(Outer(a.left[start : start + rows], a.right[start : start + rows]))
-        parts = []
-        for first in range(0, len(b.left), columns):
-            right = Outer(b.left[first : first + columns], b.right[first : first + columns])
-            parts.append(_dense(left, _as_dense(right), trace))
+        left = _as_dense(a[start : start + rows])
+        parts = [
+            _dense(left, _as_dense(b[first : first + columns]), trace)
+            for first in range(0, len(b.left), columns)
+        ]
         strips.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
     return strips[0] if len(strips) == 1 else torch.cat(strips)
 
@@ -142,24 +146,28 @@ def _outer(a: Outer, b: Outer, trace: bool, room: int) -> Tensor:
             for block in range(a.left.shape[2]):
                 total[rows, columns] += _block(
                     a.left[rows, :, block], a.right[rows, :, block],
-                    b.left[columns, :, block], b.right[columns, :, block], trace,
+                    b.left[columns, :, block], b.right[columns, :, block], trace, a.ones,
                 )  # fmt: skip
     return total
 
 
-def _block(al: Tensor, ar: Tensor, bl: Tensor, br: Tensor, trace: bool) -> Tensor:
+def _block(al: Tensor, ar: Tensor, bl: Tensor, br: Tensor, trace: bool, ones: str | None) -> Tensor:
     """One block; each tensor has shape (inputs, K or 1, places, size)."""
     n, m, t, s = len(al), len(bl), al.shape[2], bl.shape[2]
     k = max(al.shape[1], ar.shape[1])
     if al.shape[1] > 1 and ar.shape[1] > 1:  # both sides change with the output: a tied parameter
         pairs = [(i, i) for i in range(k)] if trace else [(i, j) for i in range(k) for j in range(k)]
         parts = [
-            _block(al[:, i : i + 1], ar[:, i : i + 1], bl[:, j : j + 1], br[:, j : j + 1], True)
+            _block(al[:, i : i + 1], ar[:, i : i + 1], bl[:, j : j + 1], br[:, j : j + 1], True, ones)
             for i, j in pairs
         ]
         return torch.stack(parts).sum(0) if trace else torch.stack(parts, -1).reshape(n, m, k, k)
-    fixed, moving = ((al, bl), (ar, br)) if al.shape[1] == 1 else ((ar, br), (al, bl))
+    # The side with a column of ones is the same for all outputs.
+    on_left = al.shape[1] == 1 and ones != "right"
+    fixed, moving = ((al, bl), (ar, br)) if on_left else ((ar, br), (al, bl))
     inner = _gram(fixed[0][:, 0], fixed[1][:, 0])  # (n, t, m, s)
+    if ones is not None:
+        inner += 1
     if trace:
         # Σ_k over outputs is one longer inner product.
         grads = _gram(*(side.transpose(1, 2).flatten(2) for side in moving))

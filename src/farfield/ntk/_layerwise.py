@@ -21,10 +21,7 @@ __all__ = ["LayerwiseTile", "bytes_per_input", "sliced"]
 def sliced(factors: Factors, rows: slice) -> Factors:
     """The factors of some of the inputs."""
     return {
-        name: [
-            Dense(t.value[rows]) if isinstance(t, Dense) else Outer(t.left[rows], t.right[rows])
-            for t in terms
-        ]
+        name: [Dense(t.value[rows]) if isinstance(t, Dense) else t[rows] for t in terms]
         for name, terms in factors.items()
     }
 
@@ -43,7 +40,7 @@ def joined(parts: list[Factors]) -> Factors:
 def _cat(terms: list[Any]) -> Outer | Dense:
     if isinstance(terms[0], Dense):
         return Dense(torch.cat([t.value for t in terms]))
-    return Outer(torch.cat([t.left for t in terms]), torch.cat([t.right for t in terms]))
+    return Outer(torch.cat([t.left for t in terms]), torch.cat([t.right for t in terms]), terms[0].ones)
 
 
 def bytes_per_input(found: Plan, parameters: dict[str, Tensor]) -> int:

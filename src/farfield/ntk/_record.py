@@ -37,8 +37,9 @@ class Recorder(Recording, TorchFunctionMode):
         if rule is not None:
             done, value = rule(self, func, args, kwargs)
             if done:
-                if self.keep:
-                    self.sources.extend(v.grad_fn for v in (*args, *kwargs.values()) if isinstance(v, Tensor))
+                if self.trace:
+                    given = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))
+                    self.sources.extend(v.grad_fn for v in given if self.name(v) is None)
                 return value
         self._leave(func, args, kwargs)
         if func in _RANDOM:
@@ -58,7 +59,7 @@ class Recorder(Recording, TorchFunctionMode):
         while stack:
             value = stack.pop()
             if isinstance(value, Tensor):
-                name = self.tracked.name(value)
+                name = self.known(value)
                 if name is not None:
                     self.opaque.add(name)
             elif isinstance(value, list | tuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from farfield.ntk._calls import Call, Recording
+from farfield.ntk._calls import Call, Kind, Recording
 from farfield.ntk._transforms import slope
 
 __all__ = ["RULES"]
@@ -22,15 +22,22 @@ def _bind(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any])
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
+def _call(
+    recording: Recording, kind: Kind, weight: Any, bias: Any, options: tuple[tuple[str, Any], ...] = ()
+) -> Call:
+    factors = (recording.factor(weight), recording.factor(bias))
+    return Call(kind, recording.name(weight), recording.name(bias), options, factors)
+
+
 def _linear(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
     given = _bind(("input", "weight", "bias"), args, kwargs)
     x, weight, bias = given["input"], given["weight"], given.get("bias")
     w, b = recording.name(weight), recording.name(bias)
-    if (w is None and b is None) or recording.tracked.name(x) is not None or weight.dim() != 2:
+    if (w is None and b is None) or recording.known(x) is not None or weight.dim() != 2:
         return _NO
     if b is not None and given["bias"].shape != weight.shape[:1]:  # one number for all units
         return _NO
-    return True, recording.add(Call("linear", w, b), x, func(x, weight, bias))
+    return True, recording.add(_call(recording, "linear", weight, bias), x, func(x, weight, bias))
 
 
 def _addmm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
@@ -38,11 +45,11 @@ def _addmm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[boo
         return _NO
     bias, x, weight = args
     w, b = recording.name(weight), recording.name(bias)
-    if (w is None and b is None) or recording.tracked.name(x) is not None:
+    if (w is None and b is None) or recording.known(x) is not None:
         return _NO
     if b is not None and bias.shape != weight.shape[1:]:
         return _NO
-    return True, recording.add(Call("transposed", w, b), x, func(bias, x, weight))
+    return True, recording.add(_call(recording, "transposed", weight, bias), x, func(bias, x, weight))
 
 
 def _matmul(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
@@ -50,9 +57,9 @@ def _matmul(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bo
         return _NO
     x, weight = args
     w = recording.name(weight)
-    if w is None or recording.tracked.name(x) is not None or weight.dim() != 2 or x.dim() < 2:
+    if w is None or recording.known(x) is not None or weight.dim() != 2 or x.dim() < 2:
         return _NO
-    return True, recording.add(Call("transposed", w, None), x, func(x, weight))
+    return True, recording.add(_call(recording, "transposed", weight, None), x, func(x, weight))
 
 
 def _convolution(dimension: int) -> Rule:
@@ -62,7 +69,7 @@ def _convolution(dimension: int) -> Rule:
         x, weight, bias = given["input"], given["weight"], given.get("bias")
         w, b = recording.name(weight), recording.name(bias)
         padding = given.get("padding", 0)
-        if (w is None and b is None) or recording.tracked.name(x) is not None or isinstance(padding, str):
+        if (w is None and b is None) or recording.known(x) is not None or isinstance(padding, str):
             return _NO
 
         def pair(value: Any) -> tuple[int, ...]:
@@ -77,7 +84,9 @@ def _convolution(dimension: int) -> Rule:
             ("groups", given.get("groups", 1)),
             ("dimension", dimension),
         )
-        return True, recording.add(Call("convolution", w, b, options), x, func(*args, **kwargs))
+        return True, recording.add(
+            _call(recording, "convolution", weight, bias, options), x, func(*args, **kwargs)
+        )
 
     return rule
 
@@ -92,19 +101,19 @@ def _embedding(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple
     if padding is not None and padding < 0:
         padding += weight.shape[0]
     options = (("rows", weight.shape[0]), ("padding", padding))
-    return True, recording.add(Call("embedding", w, None, options), index, func(*args, **kwargs))
+    return True, recording.add(
+        _call(recording, "embedding", weight, None, options), index, func(*args, **kwargs)
+    )
 
 
 def _affine(recording: Recording, plain: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Tensor:
     """Plain ⊙ weight + bias with the parameters shaped to broadcast, recorded."""
     y = plain
-    w, b = recording.name(weight), recording.name(bias)
     if weight is not None:
         y = y * weight.reshape(shape)
     if bias is not None:
         y = y + bias.reshape(shape)
-    call = Call("scale", w, b, (("shape", shape),))
-    return recording.add(call, plain, y)
+    return recording.add(_call(recording, "scale", weight, bias, (("shape", shape),)), plain, y)
 
 
 def _norm(recording: Recording, given: dict[str, Any]) -> bool:
@@ -155,11 +164,33 @@ def _multiply(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[
         return _NO
     for x, weight in (args, args[::-1]):
         w = recording.name(weight)
-        if w is not None and isinstance(x, Tensor) and recording.tracked.name(x) is None:
-            return True, recording.add(
-                Call("scale", w, None, (("shape", tuple(weight.shape)),)), x, x * weight
-            )
+        if w is not None and isinstance(x, Tensor) and recording.known(x) is None:
+            call = _call(recording, "scale", weight, None, (("shape", tuple(weight.shape)),))
+            return True, recording.add(call, x, x * weight)
+        if w is not None and isinstance(x, int | float):
+            return True, _multiple(recording, weight, float(x), func(*args))
     return _NO
+
+
+def _multiple(recording: Recording, parameter: Tensor, factor: float, y: Tensor) -> Tensor:
+    recording.multiple(y, parameter, factor)
+    return y
+
+
+def _divide(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    if kwargs or len(args) != 2 or recording.name(args[0]) is None or not isinstance(args[1], int | float):
+        return _NO
+    return True, _multiple(recording, args[0], 1.0 / float(args[1]), func(*args))
+
+
+def _same(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    """A cast that changes nothing, or a copy."""
+    if recording.name(args[0]) is None:
+        return _NO
+    y = func(*args, **kwargs)
+    if not isinstance(y, Tensor) or (y.dtype, y.device) != (args[0].dtype, args[0].device):
+        return _NO
+    return True, _multiple(recording, args[0], 1.0, y) if y is not args[0] else y
 
 
 def _plus(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
@@ -167,8 +198,11 @@ def _plus(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool
         return _NO
     for x, bias in (args, args[::-1]):
         b = recording.name(bias)
-        if b is not None and isinstance(x, Tensor) and recording.tracked.name(x) is None:
-            return True, recording.add(Call("shift", None, b, (("shape", tuple(bias.shape)),)), x, x + bias)
+        if b is not None and isinstance(x, Tensor) and recording.known(x) is None:
+            call = _call(recording, "shift", None, bias, (("shape", tuple(bias.shape)),))
+            return True, recording.add(call, x, x + bias)
+        if b is not None and isinstance(x, int | float):  # 1 + w, as some norms have it
+            return True, _multiple(recording, bias, 1.0, func(*args))
     return _NO
 
 
@@ -177,13 +211,14 @@ def _prelu(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[boo
         return _NO
     x, weight = args
     w = recording.name(weight)
-    if w is None or recording.tracked.name(x) is not None:
+    if w is None or recording.known(x) is not None:
         return _NO
     shaped = slope(x, weight)
     zero = torch.zeros_like(x)
     negative = torch.where(x > 0, zero, x)
     y = torch.where(x > 0, x, zero) + negative * shaped
-    return True, recording.add(Call("scale", w, None, (("shape", tuple(shaped.shape)),)), negative, y)
+    call = _call(recording, "scale", weight, None, (("shape", tuple(shaped.shape)),))
+    return True, recording.add(call, negative, y)
 
 
 RULES: dict[Any, Rule] = {
@@ -207,6 +242,16 @@ RULES: dict[Any, Rule] = {
     torch.Tensor.mul: _multiply,
     torch.Tensor.__mul__: _multiply,
     torch.Tensor.__rmul__: _multiply,
+    torch.div: _divide,
+    torch.Tensor.div: _divide,
+    torch.Tensor.__truediv__: _divide,
+    torch.Tensor.to: _same,
+    torch.Tensor.float: _same,
+    torch.Tensor.double: _same,
+    torch.Tensor.type_as: _same,
+    torch.Tensor.contiguous: _same,
+    torch.Tensor.clone: _same,
+    torch.clone: _same,
     torch.add: _plus,
     torch.Tensor.add: _plus,
     torch.Tensor.__add__: _plus,
