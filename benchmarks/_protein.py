@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import lzma
-import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from farfield import data
+
 __all__ = ["Split", "load"]
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-FILE = Path("protein", "CASP.csv.xz")
-SHA256 = "4277cfcb4e91a181746cbc654f001b57951c9e6a80f4f795fdb5c807e0848f40"
 NEAR, TRAIN_SHARE = 20_000, 0.9
 
 
@@ -36,25 +29,10 @@ class Split:
     scale: float
 
 
-def find() -> Path:
-    """The table, under FARFIELD_DATA or in shared/data beside the checkout."""
-    folders = [Path(os.environ["FARFIELD_DATA"])] if "FARFIELD_DATA" in os.environ else []
-    folders.append(CHECKOUT.parent / "shared" / "data")
-    for folder in folders:
-        if (folder / FILE).is_file():
-            return folder / FILE
-    sys.exit(
-        f"The protein table is needed: set FARFIELD_DATA to a folder with {FILE} (UCI, Physicochemical Properties "
-        "of Protein Tertiary Structure, CASP.csv compressed with xz)."
-    )
-
-
 def load(seed: int) -> Split:
     """Train on a random 90% of the rows with F1 < 20,000, test on the rest of those; far rows have F1 ≥ 20,000."""
-    raw = lzma.decompress(find().read_bytes())
-    if hashlib.sha256(raw).hexdigest() != SHA256:
-        sys.exit(f"{FILE} is not the original UCI table: its sha256 differs.")
-    table = torch.from_numpy(np.loadtxt(io.BytesIO(raw), delimiter=",", skiprows=1))
+    (path,) = data.fetch("protein")  # as it lies here, its hash checked; else from its source
+    table = torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=1))
     y, x = table[:, 0], table[:, 1:]
     near = torch.nonzero(x[:, 0] < NEAR)[:, 0]
     order = near[torch.randperm(len(near), generator=torch.Generator().manual_seed(seed))]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,9 +95,7 @@ def _dataset(
 
 
 def _protein(entry: Entry, paths: tuple[Path, ...], seed: int) -> Dataset:
-    raw = paths[0].read_bytes()
-    text = lzma.decompress(raw) if paths[0].suffix == ".xz" else raw
-    table = np.loadtxt(io.BytesIO(text), delimiter=",", skiprows=1)
+    table = np.loadtxt(paths[0], delimiter=",", skiprows=1)  # unpacks .xz itself
     x, y = table[:, 1:], table[:, 0]
     parts = far_field_split(x, y, far=x[:, 0] >= _NEAR_AREA, share=0.9, seed=seed)
     split = f"a random 90% of the rows with F1 < {_NEAR_AREA:,} (seed {seed}); the other 10%; the rest"

@@ -11,7 +11,7 @@ from farfield.engine._checkpoint import Checkpoint
 from farfield.engine._engine import Engine, Progress
 from farfield.engine._fingerprint import fingerprint
 from farfield.engine._local import LocalEngine, local
-from farfield.engine._memory import parse_memory, tile_height
+from farfield.engine._memory import empty_matrix, parse_memory, tile_height
 from farfield.engine._resolve import engine
 from farfield.engine._task import TaskError
 from farfield.engine._tile import Tile, tiles
@@ -24,6 +24,7 @@ __all__ = [
     "TaskError",
     "Tile",
     "bar",
+    "empty_matrix",
     "engine",
     "fingerprint",
     "local",

@@ -38,7 +38,7 @@ class _Source:
         return math.pi if self.parity == "none" else math.pi / 2
 
     def variances(self, x: Tensor) -> Tensor:
-        """Q at places x ∈ [−1, 1]."""
+        """The variances at places x ∈ [−1, 1]."""
         return math.sqrt(self.within.low * self.within.high) * (self.within.high / self.within.low) ** (
             x / 2.0
         )

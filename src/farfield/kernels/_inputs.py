@@ -63,7 +63,7 @@ def embed(x: Tensor, weight_var: Tensor | float, bias_var: Tensor | float, *, fa
     n0 = x.shape[-1]
     w = torch.as_tensor(weight_var, dtype=torch.float64, device=x.device)
     b = torch.as_tensor(0.0 if far else bias_var, dtype=torch.float64, device=x.device)
-    # √b with a finite derivative at b = 0 is not needed: a column of zeros has none.
+    # A bias of 0 is a column of zeros, without the infinite derivative of its root.
     bias = torch.sqrt(b) if float(b.detach()) > 0 else 0.0 * b
     row = torch.cat([torch.sqrt(w / n0) * x, bias.expand(*x.shape[:-1], 1)], -1)
     # Lengths after division by the largest entry: squares of 1e200 overflow, angles need not.
@@ -152,14 +152,12 @@ def normalize_inputs(x: Tensor, *, center: bool) -> Tensor:
     if center and n0 == 1:
         raise InvalidValueError(
             "LayerNorm over one input feature gives 0 for every input: the network would be constant. Put a "
-            "Dense layer "
-            "before it."
+            "Dense layer before it."
         )
     if n0 <= (2 if center else 1):
         warnings.warn(
-            f"A norm over {n0} raw input feature{'s' if n0 > 1 else ''} keeps only a sign: the network can "
-            f"take two values. "
-            "Put a Dense layer before it.",
+            f"A norm over {n0} raw input feature{'s' if n0 > 1 else ''} keeps only a sign: the network can take "
+            "two values. Put a Dense layer before it.",
             stacklevel=3,
         )
     x = x.to(torch.float64)

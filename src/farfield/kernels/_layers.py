@@ -26,14 +26,17 @@ __all__ = ["Activate", "Dense", "Identity", "Layer", "LayerNorm", "RMSNorm", "Re
 Variance: TypeAlias = float | Tensor
 
 
-def _check_variance(name: str, value: Variance, least: float) -> None:
+def number(value: Variance) -> float:
+    """A variance as a plain number."""
+    return float(value.detach()) if isinstance(value, Tensor) else float(value)
+
+
+def _check_variance(name: str, value: Variance) -> None:
     if isinstance(value, Tensor) and value.numel() != 1:
         raise InvalidValueError(f"{name} is one number, got a tensor of shape {tuple(value.shape)}.")
-    number = float(value.detach()) if isinstance(value, Tensor) else float(value)
-    if not (math.isfinite(number) and number >= least and (number > 0 or name != "weight_var")):
-        raise InvalidValueError(
-            f"A {name} is finite and {'> 0' if name == 'weight_var' else '>= 0'}, got {number!r}."
-        )
+    plain, positive = number(value), name == "weight_var"
+    if not (math.isfinite(plain) and (plain > 0 or (plain == 0 and not positive))):
+        raise InvalidValueError(f"A {name} is finite and {'> 0' if positive else '>= 0'}, got {plain!r}.")
 
 
 class Layer:
@@ -71,13 +74,9 @@ class Dense(Layer):
     bias_var: Variance = 0.0
 
     def __post_init__(self) -> None:
-        _check_variance("weight_var", self.weight_var, 0.0)
-        _check_variance("bias_var", self.bias_var, 0.0)
-        if (
-            isinstance(self.bias_var, Tensor)
-            and self.bias_var.requires_grad
-            and float(self.bias_var.detach()) == 0
-        ):
+        _check_variance("weight_var", self.weight_var)
+        _check_variance("bias_var", self.bias_var)
+        if isinstance(self.bias_var, Tensor) and self.bias_var.requires_grad and number(self.bias_var) == 0:
             raise InvalidValueError(
                 "A bias_var to differentiate by is > 0: angles move like its square root. Start from a small one."
             )
@@ -97,7 +96,7 @@ class Dense(Layer):
             ntk = torch.sqrt(q1 * q2) * torch.cos(theta) + w * state.ntk
         span = None
         if state.span is not None:
-            scale, shift = (float(v.detach()) if isinstance(v, Tensor) else float(v) for v in (w, b))
+            scale, shift = number(w), number(b)
             span = (scale * state.span[0] + shift, scale * state.span[1] + shift)
         return KernelState(theta, q1, q2, ntk, gaussian=True, far=state.far, span=span)
 
@@ -245,8 +244,7 @@ class LayerNorm(Layer):
         if any(bool((v <= 1e-14 * q).logical_and(q > 0).any()) for v, q in pairs):
             raise InvalidValueError(
                 "LayerNorm divides by the spread of the features over units, and there is none: the activation "
-                "below is "
-                "constant at this variance."
+                "below is constant at this variance."
             )
         # With w = √(v₁v₂) and R = √(q₁q₂), w ∓ (K − m₁m₂) = (R ∓ K) − (R − w ∓ m₁m₂), and R − w ∓ m₁m₂ without
         # cancellation: both limits keep their digits, the opposite one too where the mean is 0.
@@ -315,8 +313,7 @@ class Residual(Layer):
         if not above or any(not isinstance(layer, LayerNorm | RMSNorm | Identity) for layer in tail):
             raise InvalidValueError(
                 "A residual branch ends in a Dense layer (norms may follow): without its mean-zero weights the "
-                "branch is "
-                f"correlated with what it is added to. Got "
+                "branch is correlated with what it is added to. Got "
                 f"{', '.join(map(repr, self.branch)) or 'an empty branch'}."
             )
 

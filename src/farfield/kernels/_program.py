@@ -58,7 +58,7 @@ class Parts:
     @property
     def direct(self) -> bool:
         """Whether that angle is the one between the inputs as the first layer sees them."""
-        return self.degree is not None or (len(self.below) == 1 and bool(self.below))
+        return self.degree is not None or len(self.below) == 1
 
 
 def split(layers: tuple[Layer, ...]) -> Parts:
@@ -66,9 +66,8 @@ def split(layers: tuple[Layer, ...]) -> Parts:
     start = next((k for k, layer in enumerate(layers) if isinstance(layer, Dense)), None)
     if start is None:
         raise InvalidValueError(
-            "A network of infinite width has a Dense layer between its inputs and everything else; there is "
-            "none among "
-            f"{', '.join(type(layer).__name__ for layer in layers) or 'no layers'}."
+            "A network of infinite width has a Dense layer between its inputs and everything else; there is none "
+            f"among {', '.join(type(layer).__name__ for layer in layers) or 'no layers'}."
         )
     for layer in layers[:start]:
         if not isinstance(layer, LayerNorm | RMSNorm | Identity):
@@ -104,7 +103,7 @@ def _cuts(layers: tuple[Layer, ...], k: int) -> bool:
 
 
 def _degree(layers: tuple[Layer, ...]) -> float | None:
-    """P with K(ax, x′) = aᵖ K(x, x′) above the first Dense layer, if the layers have one."""
+    """The degree p with K(ax, x′) = aᵖ K(x, x′) above the first Dense layer, if the layers have one."""
     degree = 1.0
     for layer in layers:
         if isinstance(layer, Activate) and layer.sigma.homogeneity is not None:

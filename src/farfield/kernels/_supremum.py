@@ -13,11 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from farfield.errors import InvalidValueError
 from farfield.gaussian import Activation, gaussian_expectation, moments
-from farfield.kernels._layers import Activate, Dense, Identity, Layer, LayerNorm, Residual, RMSNorm
+from farfield.kernels._layers import (
+    Activate,
+    Dense,
+    Identity,
+    Layer,
+    LayerNorm,
+    Residual,
+    RMSNorm,
+    number,
+)
 from farfield.kernels._program import Kind, Parts
 
 __all__ = ["sup_diagonal"]
@@ -53,14 +61,10 @@ def _three(sigma: Activation, variance: float) -> tuple[float, float, float]:
     return m.second, m.mean, float(expected)
 
 
-def _number(value: Tensor | float) -> float:
-    return float(value.detach()) if isinstance(value, Tensor) else float(value)
-
-
 def _step(layer: Layer, at: _Point, *, bias: bool = True) -> _Point:
     """The diagonal's recursion, one layer."""
     if isinstance(layer, Dense):
-        w, b = _number(layer.weight_var), _number(layer.bias_var) if bias else 0.0
+        w, b = number(layer.weight_var), number(layer.bias_var) if bias else 0.0
         q = w * at.q + b
         return _Point(q, 0.0, q + w * at.ntk, True)
     if isinstance(layer, Activate):
@@ -122,10 +126,10 @@ def sup_diagonal(parts: Parts, kind: Kind = "ntk") -> float:
     >>> kernels.mlp(depth=2, bias_var=0.1).sup_diagonal()
     inf
     """
-    lowest = _number(parts.first.bias_var)
+    lowest = number(parts.first.bias_var)
     if any(layer.cuts for layer in parts.inputs):
         # Normalised inputs have mean square 1, or 0 where there is nothing to normalise.
-        ends = [lowest, lowest + _number(parts.first.weight_var)]
+        ends = [lowest, lowest + number(parts.first.weight_var)]
         points = [_walk(parts.below + parts.above, _Point(q, 0.0, q, True)) for q in ends if q > 0]
         return max(_value(p, kind) for p in points)
     if not parts.below:

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError, PrecisionError
+from farfield.gaussian._angular_series import to_coefficients
+from farfield.gaussian._interpolant import clenshaw
 
 __all__ = ["Interpolant", "fit", "position"]
 
@@ -47,14 +49,10 @@ def position(theta: Tensor, strength: float) -> Tensor:
     return 2.0 * (1.0 + strength) * v / (v + strength) - 1.0
 
 
-@functools.lru_cache(maxsize=64)
-def _nodes(degree: int) -> tuple[Tensor, Tensor]:
-    """Chebyshev points and the matrix from values there to coefficients in powers of x."""
-    j = np.arange(degree + 1)
-    x = np.cos(np.pi * (j + 0.5) / (degree + 1))
-    transform = np.cos(np.pi * j[:, None] * (j + 0.5) / (degree + 1)) * (2.0 / (degree + 1))
-    transform[0] /= 2.0
-    return torch.from_numpy(x), torch.from_numpy(transform)
+def _nodes(count: int) -> Tensor:
+    """The Chebyshev points that ``to_coefficients`` takes values at."""
+    j = torch.arange(count, dtype=torch.float64)
+    return torch.cos(math.pi * (2.0 * j + 1.0) / (2.0 * count))
 
 
 @functools.lru_cache(maxsize=64)
@@ -110,7 +108,7 @@ class Interpolant:
             for c in constants[-3::-1]:
                 torch.addcmul(c, out, x, out=out)
             return out
-        return out.copy_(_clenshaw(self.coefficients[function].detach().to(x), x))
+        return out.copy_(clenshaw(self.coefficients[function].detach().to(x), x))
 
     def __call__(self, theta: Tensor, function: int = 0) -> Tensor:
         """The function at θ, differentiable in θ and in the coefficients."""
@@ -119,20 +117,13 @@ class Interpolant:
         return value
 
 
-def _clenshaw(coefficients: Tensor, x: Tensor) -> Tensor:
-    b1, b2 = torch.zeros_like(x), torch.zeros_like(x)
-    for c in coefficients[1:].flip(0):
-        b1, b2 = 2.0 * x * b1 - b2 + c, b1
-    return x * b1 - b2 + coefficients[0]
-
-
 class _Polynomial(torch.autograd.Function):
     """A Chebyshev series; memory does not grow with its degree."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, coefficients: Tensor) -> Tensor:
         ctx.save_for_backward(x, coefficients)
-        return _clenshaw(coefficients, x)
+        return clenshaw(coefficients, x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -140,7 +131,7 @@ class _Polynomial(torch.autograd.Function):
         grad_x = grad_c = None
         if ctx.needs_input_grad[0]:
             derivative = np.polynomial.chebyshev.chebder(coefficients.detach().cpu().double().numpy())
-            grad_x = grad * _clenshaw(torch.from_numpy(np.atleast_1d(derivative)).to(x), x)
+            grad_x = grad * clenshaw(torch.from_numpy(np.atleast_1d(derivative)).to(x), x)
         if ctx.needs_input_grad[1]:
             t0, t1 = torch.ones_like(x), x
             sums = []
@@ -166,18 +157,18 @@ def _measure(
     low = x.to(dtype)
     with torch.no_grad():
         truth = functions(_angle_of(x, tried.strength))
-        series = torch.stack([_clenshaw(c, x) for c in tried.coefficients.detach()])
-        clenshaw = float(((series - truth).abs().amax(-1) / scales).max())
+        series = torch.stack([clenshaw(c, x) for c in tried.coefficients.detach()])
+        by_series = float(((series - truth).abs().amax(-1) / scales).max())
         if tried.degree > _LONGEST_HORNER:
-            return clenshaw, math.inf
+            return by_series, math.inf
         powers = (tried.coefficients.detach() @ _to_powers(tried.degree).T).abs().amax(-1)
         if float((powers / scales).max()) > _CANCELS:
-            return clenshaw, math.inf
+            return by_series, math.inf
         horner = torch.stack(
             [tried.evaluate_(low, k, torch.empty_like(low)).double() for k in range(len(truth))]
         )
         at_low = functions(_angle_of(low.double(), tried.strength)) if dtype != torch.float64 else truth
-    return clenshaw, float(((horner - at_low).abs().amax(-1) / scales).max())
+    return by_series, float(((horner - at_low).abs().amax(-1) / scales).max())
 
 
 def fit(
@@ -205,7 +196,7 @@ def fit(
     InvalidValueError
         If a function is not finite.
     """
-    x, transform = _nodes(_LARGEST_DEGREE)
+    x, transform = _nodes(_LARGEST_DEGREE + 1), to_coefficients(_LARGEST_DEGREE + 1)
     with torch.no_grad():
         theta = torch.stack([_angle_of(x, strength) for strength in _STRENGTHS])
         # The ends too: a peak at 0 may be narrower than any spacing of nodes, and then nothing else shows it.
@@ -229,12 +220,12 @@ def fit(
         for degree, k in order[:4]:
             coefficients = series[:, k, : max(degree + more, 2)].clone()
             tried = Interpolant(_STRENGTHS[k], coefficients, math.inf, True)
-            clenshaw, horner = _measure(functions, tried, scales, dtype)
-            reached = min(reached, clenshaw, horner)
+            by_series, horner = _measure(functions, tried, scales, dtype)
+            reached = min(reached, by_series, horner)
             if horner <= tolerance:
                 return Interpolant(_STRENGTHS[k], coefficients, horner, True)
-            if clenshaw <= tolerance and spare is None:
-                spare = Interpolant(_STRENGTHS[k], coefficients, clenshaw, False)
+            if by_series <= tolerance and spare is None:
+                spare = Interpolant(_STRENGTHS[k], coefficients, by_series, False)
         if spare is not None:
             return spare
     if not order:
@@ -248,7 +239,5 @@ def fit(
 
 def refit(functions: Callable[[Tensor], Tensor], like: Interpolant) -> Interpolant:
     """The same polynomial spaces, with coefficients that carry gradients."""
-    x, transform = _nodes(like.degree)
-    return Interpolant(
-        like.strength, functions(_angle_of(x, like.strength)) @ transform.T, like.error, like.powers
-    )
+    values = functions(_angle_of(_nodes(like.degree + 1), like.strength))
+    return Interpolant(like.strength, values @ to_coefficients(like.degree + 1).T, like.error, like.powers)

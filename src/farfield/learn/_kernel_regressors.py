@@ -166,7 +166,7 @@ class _ExactRegressor(InfiniteWidthRegressor):
         return mean, (spread[:, None] * scale if mean.ndim == 2 else spread * scale)
 
     def slope(self, U: Any) -> Array:
-        """Lim predict(λu)/λ as λ → ∞ for directions u, one a row, in the data's units: how fast predictions grow.
+        """How fast predictions grow: the limit of predict(λu)/λ as λ → ∞, for directions u, one a row, in your units.
 
         Zero with a norm. Without one for activations with φ(ax) = aφ(x), a > 0, exact; see
         :meth:`farfield.regression.Posterior.slope`.

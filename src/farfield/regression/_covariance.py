@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,6 @@ __all__ = [
     "fill",
     "multiply",
     "resolve",
-    "square",
     "symmetric_product",
 ]
 
@@ -114,13 +112,6 @@ def checked(kernel: Covariance, x1: Tensor, x2: Tensor | None = None) -> Tensor:
 
 
 # ------------------------------------------------------------------ the whole matrix
-
-
-def square(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An uninitialised n×n matrix; numpy asks for huge pages, which make filling a large one faster."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.empty((n, n), np.float64 if dtype == torch.float64 else np.float32))
-    return torch.empty(n, n, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.geometry import lanczos
 from farfield.kernels import KernelFunction, NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve, square
+from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve
 from farfield.regression._data import budget, check_finite, checked_data, refuse_conflicts
 from farfield.regression._factor import Factor, factorize
 from farfield.regression._pcg import FactorPreconditioner, LowRankPreconditioner, relative
@@ -177,7 +177,8 @@ def _exact(
     checkpoint: engines.Checkpoint | None,
     progress: engines.Progress | None,
 ) -> tuple[System, Tensor, Tensor]:
-    matrix = square(len(x), torch.float64, x.device)
+    n = len(x)
+    matrix = engines.empty_matrix(n, n, dtype=torch.float64, device=x.device)
     diagonal = fill(matrix, kernel, x, work, checkpoint=checkpoint, progress=progress)
     check_finite(diagonal)
     mean = float(diagonal.mean())
@@ -204,7 +205,8 @@ def _single_factor(
     progress: engines.Progress | None,
 ) -> FactorPreconditioner:
     """A factor in float32; its jitter is the preconditioner's alone."""
-    matrix = square(len(x), torch.float32, x.device)
+    n = len(x)
+    matrix = engines.empty_matrix(n, n, dtype=torch.float32, device=x.device)
     diagonal = fill(matrix, kernel, x.to(torch.float32), work, checkpoint=checkpoint, progress=progress)
     check_finite(diagonal)
     mean = float(diagonal.mean())

@@ -13,7 +13,7 @@ from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.geometry import Eigenvalue
 from farfield.kernels import KernelFunction, NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve, square
+from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve
 from farfield.regression._data import budget, checked_data
 from farfield.regression._pcg import relative
 from farfield.regression._posterior import Posterior
@@ -184,7 +184,7 @@ def gradient_flow(
         )
     work = Work(engines.engine(engine), min(max(room - need, 64_000_000), 1_000_000_000))
     with torch.no_grad():
-        matrix = square(n, torch.float64, inputs.device)
+        matrix = engines.empty_matrix(n, n, dtype=torch.float64, device=inputs.device)
         fill(matrix, covariance, inputs, work, progress=progress)
         values, vectors = torch.linalg.eigh(matrix)
     floor = 100 * n * torch.finfo(torch.float64).eps * float(values[-1])
