@@ -1,0 +1,228 @@
+"""Networks of one structure as one: their parameters stacked, every operation done for all of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from farfield.errors import InvalidValueError
+from farfield.nn import Center, Elementwise, Project, RangeHead, ScaledLinear
+
+__all__ = ["Stack", "structure"]
+
+
+class Stack:
+    """G modules of one structure: x ↦ (f₁(x₁), …, f_G(x_G)).
+
+    Chains of linear layers, norms and activations are computed by batched matrix products; any other module through
+    ``torch.func.vmap``, which takes some third longer. Either way a member's outputs and gradients are those it has
+    alone, up to the order of sums.
+
+    Parameters
+    ----------
+    models
+        Not changed: their parameters are copied.
+
+    Examples
+    --------
+    >>> stack = Stack([nn.Linear(2, 1), nn.Linear(2, 1)])
+    >>> stack(torch.zeros(1, 5, 2)).shape
+    torch.Size([2, 5, 1])
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        if not models:
+            raise InvalidValueError("A stack holds at least one model.")
+        first = structure(models[0])
+        other = next((k for k, model in enumerate(models) if structure(model) != first), None)
+        if other is not None:
+            raise InvalidValueError(
+                f"Models of a stack have one structure; number {other} differs from number 0."
+            )
+        self.size = len(models)
+        self.training = True
+        trained = {name for name, p in models[0].named_parameters() if p.requires_grad}
+        parameters, buffers = stack_module_state([model.train() for model in map(copy.deepcopy, models)])
+        self.parameters: dict[str, Tensor] = {
+            name: p.detach().requires_grad_(name in trained) for name, p in parameters.items()
+        }
+        self.buffers: dict[str, Tensor] = {name: b.detach().clone() for name, b in buffers.items()}
+        self._base = copy.deepcopy(models[0]).to("meta")
+        self._steps = _steps(models[0])
+        self.needs_whole_batch = any(
+            isinstance(module, nn.modules.batchnorm._BatchNorm) for module in models[0].modules()
+        )
+
+    @property
+    def structured(self) -> bool:
+        """Whether batched products serve, and not vmap."""
+        return self._steps is not None
+
+    @property
+    def widest(self) -> int:
+        """The most numbers that one row of one member has between two layers, as far as the parameters tell."""
+        return max((p.shape[1] for p in self.parameters.values() if p.ndim > 1), default=1)
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, each with the members in front; not copied."""
+        return {**self.parameters, **self.buffers}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shape (G or 1, rows, …) → (G, rows, …): row i of a member's inputs to row i of its outputs."""
+        if self._steps is not None and x.ndim == 3:
+            x = x.expand(self.size, -1, -1)
+            for name, step in self._steps:
+                x = step(self, name, x)
+            return x
+        base = self._base.train(self.training)
+
+        def one(state: tuple[dict[str, Tensor], dict[str, Tensor]], inputs: Tensor) -> Tensor:
+            result: Tensor = functional_call(base, state, (inputs,))
+            return result
+
+        shared = x.shape[0] == 1 and self.size > 1
+        mapped = torch.func.vmap(one, in_dims=(0, None if shared else 0))
+        with _plain_attention():
+            result: Tensor = mapped((self.parameters, self.buffers), x[0] if shared else x)
+        return result
+
+    def write(self, state: dict[str, Tensor], models: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+        """Copies of models with a state's parameters and buffers, in evaluation mode."""
+        made = []
+        for k, model in enumerate(models):
+            fresh = copy.deepcopy(model)
+            with torch.no_grad():
+                for name, value in (*fresh.named_parameters(), *fresh.named_buffers()):
+                    value.copy_(state[name][k])
+            made.append(fresh.eval())
+        return tuple(made)
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """The fused kernels of attention have no batched form; the plain products do."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def structure(model: nn.Module) -> tuple[Any, ...]:
+    """What models must share to be stacked: modules with their settings, names and shapes of their tensors."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return (
+        repr(model),
+        tuple((name, tuple(t.shape), t.dtype, t.requires_grad) for name, t in tensors),
+    )
+
+
+# ------------------------------------------------------------------ a chain, layer by layer
+
+Step = Callable[[Stack, str, Tensor], Tensor]
+
+
+def _steps(model: nn.Module) -> tuple[tuple[str, Step], ...] | None:
+    """The layers of a chain with their rules, or None if there is one without."""
+    named = dict(model.named_parameters())
+    made: list[tuple[str, Step]] = []
+    for name, module in _leaves(model, ""):
+        rule = _rule(module)
+        # A tied parameter is listed under its first name only.
+        known = all(f"{name}{own}" in named for own, _ in module.named_parameters())
+        if rule is None or not known or module._forward_hooks or module._forward_pre_hooks:
+            return None
+        made.append((name, rule))
+    return tuple(made)
+
+
+def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        for name, child in module.named_children():
+            yield from _leaves(child, f"{prefix}{name}.")
+    else:
+        yield prefix, module
+
+
+_ALONG_THE_LAST_AXIS: tuple[type[nn.Module], ...] = (
+    nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.Mish,
+    nn.Hardtanh, nn.ReLU6, nn.Softsign, nn.LogSigmoid, nn.Identity, Center, Elementwise, Project, RangeHead,
+)  # fmt: skip
+"""Modules that treat every row the same way, whatever axes stand before it."""
+
+
+def _rule(module: nn.Module) -> Step | None:
+    # Exactly these types: a subclass may compute something else.
+    if type(module) in _ALONG_THE_LAST_AXIS and not any(True for _ in module.parameters()):
+        return lambda stack, name, x: module(x)
+    if type(module) is nn.Linear:
+        return _linear
+    if type(module) is ScaledLinear:
+        return partial(_scaled_linear, module)
+    if type(module) in (nn.LayerNorm, nn.RMSNorm):
+        assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        return partial(_row_norm, module) if len(module.normalized_shape) == 1 else None
+    if type(module) is nn.BatchNorm1d and module.momentum is not None:
+        return partial(_batch_norm, module)
+    return None
+
+
+def _linear(stack: Stack, name: str, x: Tensor) -> Tensor:
+    weight, bias = stack.parameters[f"{name}weight"].mT, stack.parameters.get(f"{name}bias")
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
+
+
+def _scaled_linear(module: ScaledLinear, stack: Stack, name: str, x: Tensor) -> Tensor:
+    weight, bias = stack.parameters[f"{name}weight"].mT, stack.parameters.get(f"{name}bias")
+    weight = (module.weight_var / module.in_features) ** 0.5 * weight
+    return (
+        torch.bmm(x, weight)
+        if bias is None
+        else torch.baddbmm(module.bias_var**0.5 * bias[:, None], x, weight)
+    )
+
+
+def _row_norm(module: nn.LayerNorm | nn.RMSNorm, stack: Stack, name: str, x: Tensor) -> Tensor:
+    shape, eps = list(module.normalized_shape), module.eps
+    if isinstance(module, nn.LayerNorm):
+        assert eps is not None
+        x = F.layer_norm(x, shape, eps=eps)
+    else:
+        x = F.rms_norm(x, shape, eps=eps)
+    weight, bias = stack.parameters.get(f"{name}weight"), stack.parameters.get(f"{name}bias")
+    x = x if weight is None else x * weight[:, None]
+    return x if bias is None else x + bias[:, None]
+
+
+def _batch_norm(module: nn.BatchNorm1d, stack: Stack, name: str, x: Tensor) -> Tensor:
+    # Channels of all members side by side are the channels of one norm.
+    members, rows, width = x.shape
+    flat = {
+        own: None if value is None else value.reshape(members * width)
+        for own in ("running_mean", "running_var", "weight", "bias")
+        for value in (stack.buffers.get(f"{name}{own}", stack.parameters.get(f"{name}{own}")),)
+    }
+    if stack.training and f"{name}num_batches_tracked" in stack.buffers:
+        stack.buffers[f"{name}num_batches_tracked"] += 1
+    y = F.batch_norm(
+        x.transpose(0, 1).reshape(rows, members * width),
+        flat["running_mean"],
+        flat["running_var"],
+        flat["weight"],
+        flat["bias"],
+        training=stack.training or flat["running_mean"] is None,
+        momentum=float(module.momentum or 0.0),
+        eps=module.eps,
+    )
+    return y.reshape(rows, members, width).transpose(0, 1)

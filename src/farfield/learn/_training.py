@@ -1,0 +1,142 @@
+"""How networks are trained, and what training leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from farfield.errors import InvalidValueError, UnknownNameError
+
+__all__ = ["Training", "TrainingResult", "learning_rate", "optimizer", "row_losses"]
+
+
+@dataclass(frozen=True)
+class Training:
+    r"""Settings of a training: plain data.
+
+    Parameters
+    ----------
+    epochs
+        Passes over the training rows, at most.
+    batch_size
+        Rows in a step; None for all of them.
+    optimizer
+        ``"adam"``, ``"adamw"`` or ``"sgd"``: torch's own.
+    lr
+        Learning rate; or one for every model.
+    schedule
+        ``"constant"``, or ``"cosine"``: lr·(1 + cos(π·epoch/epochs))/2.
+    weight_decay, momentum
+        Passed to the optimiser; momentum to SGD only.
+    loss
+        ``"mse"``: squared errors, averaged over outputs. ``"cross_entropy"``: outputs are logits, targets the numbers
+        of classes. A model's loss is the mean over its rows.
+    patience
+        Stop a model after so many epochs without a better loss on the validation rows, and go back to its best; None
+        to train to the end and keep the last.
+    precision
+        ``"float32"``: as the parameters are. ``"bfloat16"``: matrix products in bfloat16 with sums in float32
+        (``torch.autocast``), faster where the processor has such instructions; about three digits in every product.
+
+    Examples
+    --------
+    >>> Training(epochs=100, batch_size=256).lr
+    0.001
+    """
+
+    epochs: int = 200
+    batch_size: int | None = None
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    lr: float | tuple[float, ...] = 1e-3
+    schedule: Literal["constant", "cosine"] = "constant"
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    loss: Literal["mse", "cross_entropy"] = "mse"
+    patience: int | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
+            raise InvalidValueError(
+                "Training takes at least one epoch of batches of at least one row, got "
+                f"epochs={self.epochs} and batch_size={self.batch_size}."
+            )
+        rates = self.lr if isinstance(self.lr, tuple) else (self.lr,)
+        if not all(0.0 < rate < math.inf for rate in rates):
+            raise InvalidValueError(f"A learning rate is positive and finite, got {self.lr}.")
+        if self.patience is not None and self.patience < 1:
+            raise InvalidValueError(f"Patience is at least one epoch, or None; got {self.patience}.")
+        for kind, name, known in (
+            ("optimizer", self.optimizer, ("adam", "adamw", "sgd")),
+            ("schedule", self.schedule, ("constant", "cosine")),
+            ("loss", self.loss, ("mse", "cross_entropy")),
+            ("precision", self.precision, ("float32", "bfloat16")),
+        ):
+            if name not in known:
+                raise UnknownNameError(kind, name, known)
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What training leaves, one of everything for every model that was given.
+
+    Parameters
+    ----------
+    models
+        Trained copies, in evaluation mode.
+    losses
+        Training loss by epoch, shape (epochs, models). A row holds the means over the epoch, before and between its
+        steps.
+    validation_losses
+        At the end of each epoch, the same shape; NaN after a model was stopped. None without validation rows.
+    epochs
+        How many epochs the kept parameters had: the best, with patience, else the last.
+    """
+
+    models: tuple[nn.Module, ...]
+    losses: Tensor
+    validation_losses: Tensor | None
+    epochs: tuple[int, ...]
+
+    @property
+    def diverged(self) -> tuple[int, ...]:
+        """Models whose training loss stopped being finite."""
+        return tuple(torch.nonzero(~torch.isfinite(self.losses).all(0))[:, 0].tolist())
+
+
+def learning_rate(training: Training, epoch: int) -> float:
+    """What the learning rates are multiplied by in an epoch."""
+    if training.schedule == "constant":
+        return 1.0
+    return 0.5 * (1.0 + math.cos(math.pi * epoch / training.epochs))
+
+
+def optimizer(training: Training, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+    """Torch's optimiser for parameter groups, each with its learning rate: one step for all."""
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(
+            groups, momentum=training.momentum, weight_decay=training.weight_decay, foreach=True
+        )
+    kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, weight_decay=training.weight_decay, foreach=True)
+
+
+def row_losses(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """(outputs, targets) with axes (models, rows, …) to the loss of every row, (models, rows)."""
+    return {"mse": _squared, "cross_entropy": _cross_entropy}[name]
+
+
+def _squared(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).square().flatten(2).mean(2)
+
+
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    target = target.expand(output.shape[:-1])
+    losses = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
+    return losses.reshape(*output.shape[:2], -1).mean(2)
