@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from farfield.data import is_here
 from farfield.errors import UnknownNameError
 from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome
@@ -12,6 +13,9 @@ from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome
 @pytest.mark.parametrize("name", experiment_names())
 def test_every_experiment_runs_quickly_and_writes_everything(name, tmp_path):
     calls = []
+    for dataset in experiment(name).data:
+        if not is_here(dataset):
+            pytest.skip(f"needs the files of {dataset}: farfield data fetch {dataset}")
     record = run_experiment(
         experiment(name), tmp_path, quick=True, progress=lambda done, total: calls.append((done, total))
     )
@@ -64,3 +68,22 @@ def test_an_interrupted_experiment_leaves_no_result(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_experiment(Experiment("p9.x", "d", {}, run), tmp_path)
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_resumable_experiment_finds_what_it_left(tmp_path):
+    seen = []
+
+    def run(*, progress, seed, size, scratch):
+        seen.append(sorted(path.name for path in scratch.glob("*")))
+        scratch.mkdir(parents=True, exist_ok=True)
+        (scratch / "half").touch()
+        if len(seen) < 3:
+            raise KeyboardInterrupt
+        return Outcome((ClaimVerdict("c", True, "m"),), {})
+
+    for size in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(Experiment("p9.x", "d", {"size": size}, run, resumable=True), tmp_path)
+    run_experiment(Experiment("p9.x", "d", {"size": 1}, run, resumable=True), tmp_path)
+    assert seen == [[], [], ["half"]]
+    assert sorted(path.name for path in (tmp_path / "p9").iterdir()) == ["x.json"]

@@ -11,7 +11,7 @@ from typing import Any
 from farfield.data._catalogue import File, info
 from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError
 
-__all__ = ["DataError", "cache_folder", "fetch", "find", "folders"]
+__all__ = ["DataError", "cache_folder", "fetch", "find", "folders", "is_here"]
 
 
 class DataError(FarfieldError, FileNotFoundError):
@@ -58,6 +58,16 @@ def find(name: str, forms: tuple[File, ...]) -> Path:
     )
     wanted = " or ".join(file.path for file in forms)
     raise DataError(f"The dataset {name!r} needs {wanted}, which is in none of {places}. {how}")
+
+
+def is_here(name: str) -> bool:
+    """Whether every file of a dataset is found."""
+    try:
+        for forms in info(name).files:
+            find(name, forms)
+    except DataError:
+        return False
+    return True
 
 
 def _check(path: Path, file: File) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from farfield._provenance import provenance
 from farfield._typing import JSON
+from farfield.engine import fingerprint
 from farfield.report import Figure, Table, save_figure
 from farfield.report._data import plain
 
@@ -72,6 +74,11 @@ class Experiment:
         Settings that differ in a quick run.
     run
         ``run(progress=..., seed=..., **settings) -> Outcome``. Pure given the seed.
+    resumable
+        Whether ``run`` also takes ``scratch=``, a folder in which it keeps what it needs to go on after it was
+        stopped. The folder is removed when the result is written.
+    data
+        Names of the datasets that it reads.
     """
 
     name: str
@@ -79,6 +86,8 @@ class Experiment:
     settings: dict[str, Any]
     run: Callable[..., Outcome] = field(repr=False)
     quick: dict[str, Any] = field(default_factory=dict)
+    resumable: bool = False
+    data: tuple[str, ...] = ()
 
 
 def run_experiment(
@@ -93,7 +102,8 @@ def run_experiment(
     """Run an experiment and write ``<out>/<paper>/<item>.json`` with its figure as .png and .svg beside it.
 
     A result already there with the same settings, seed and version is returned as it is, so an interrupted
-    ``reproduce p2`` goes on where it stopped; ``force`` runs it again.
+    ``reproduce p2`` goes on where it stopped; ``force`` runs it again. A resumable experiment that is stopped in the
+    middle leaves a folder ``<item>`` beside its result's place and goes on from there.
 
     Returns
     -------
@@ -108,7 +118,10 @@ def run_experiment(
         stored: dict[str, JSON] = json.loads(target.read_text(encoding="utf-8"))
         if _same_origin(stored.get("provenance"), origin):
             return stored
-    outcome = experiment.run(progress=progress or (lambda done, total: None), seed=seed, **settings)
+    # Other settings, another folder: what an earlier run left must not be taken for this one's.
+    scratch = target.with_suffix("") / fingerprint(plain(settings), seed)[:16]
+    extra = {"scratch": scratch} if experiment.resumable else {}
+    outcome = experiment.run(progress=progress or (lambda done, total: None), seed=seed, **settings, **extra)
     record: dict[str, JSON] = {
         "name": experiment.name,
         "description": experiment.description,
@@ -126,6 +139,8 @@ def run_experiment(
     partial = target.with_suffix(".json.part")
     partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     partial.replace(target)
+    if experiment.resumable:
+        shutil.rmtree(target.with_suffix(""), ignore_errors=True)
     return record
 
 
