@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from farfield.learn import NNGPRegressor as NNGPRegressor
     from farfield.learn import NTKRegressor as NTKRegressor
     from farfield.learn import NystromNTKRegressor as NystromNTKRegressor
+    from farfield.learn import StableMLPClassifier as StableMLPClassifier
+    from farfield.learn import StableMLPRegressor as StableMLPRegressor
     from farfield.ntk import empirical_ntk as empirical_ntk
 
 __version__ = "0.1.0.dev0"
@@ -53,10 +55,12 @@ _LAZY = {
     "isometry_strength": "farfield.gaussian:isometry_strength",
     "isometry": "farfield.geometry:isometry",
     "isometry_gap": "farfield.geometry:isometry_gap",
-    # These three are scikit-learn estimators, and load it.
+    # These are scikit-learn estimators, and load it.
     "NNGPRegressor": "farfield.learn:NNGPRegressor",
     "NTKRegressor": "farfield.learn:NTKRegressor",
     "NystromNTKRegressor": "farfield.learn:NystromNTKRegressor",
+    "StableMLPClassifier": "farfield.learn:StableMLPClassifier",
+    "StableMLPRegressor": "farfield.learn:StableMLPRegressor",
 }
 
 __all__ = sorted(_LAZY)

@@ -1,7 +1,7 @@
 """Networks trained many at a time, and estimators with scikit-learn's interface that know what they can never exceed.
 
-Holds: the trainer of stacked networks; regressors by the kernels of networks of infinite width. May import:
-everything below, and scikit-learn in one place. Never: computes a kernel or solves a system itself.
+Holds: the trainer of stacked networks; networks that stay bounded; regressors by the kernels of networks of infinite
+width. May import: everything below, and scikit-learn in one place. Never: computes a kernel or solves a system.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from farfield.learn._far_field import FarFieldReport
 from farfield.learn._stack import Stack
 from farfield.learn._trainer import predict_all, train
 from farfield.learn._training import Training, TrainingResult
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
     from farfield.learn._kernel_regressors import NNGPRegressor as NNGPRegressor
     from farfield.learn._kernel_regressors import NTKRegressor as NTKRegressor
     from farfield.learn._nystrom import NystromNTKRegressor as NystromNTKRegressor
+    from farfield.learn._stable_classifier import StableMLPClassifier as StableMLPClassifier
+    from farfield.learn._stable_regressor import StableMLPRegressor as StableMLPRegressor
 
 __all__ = [
+    "FarFieldReport",
     "NNGPRegressor",
     "NTKRegressor",
     "NystromNTKRegressor",
+    "StableMLPClassifier",
+    "StableMLPRegressor",
     "Stack",
     "Training",
     "TrainingResult",
@@ -33,6 +39,8 @@ _ESTIMATORS = {
     "NNGPRegressor": "farfield.learn._kernel_regressors",
     "NTKRegressor": "farfield.learn._kernel_regressors",
     "NystromNTKRegressor": "farfield.learn._nystrom",
+    "StableMLPClassifier": "farfield.learn._stable_classifier",
+    "StableMLPRegressor": "farfield.learn._stable_regressor",
 }
 """Loaded on first use: they need scikit-learn, and training does not."""
 

@@ -30,11 +30,15 @@ class Scaling:
     scale: Array
 
     @classmethod
-    def of(cls, values: Array, *, standardize: bool) -> Scaling:
-        """Mean and standard deviation of the columns, or 0 and 1."""
+    def of(cls, values: Array, *, standardize: bool, weights: Array | None = None) -> Scaling:
+        """Mean and standard deviation of the columns, with weights of the rows if given; or 0 and 1."""
         if not standardize:
             return cls(np.zeros(values.shape[1:]), np.ones(values.shape[1:]))
-        offset, scale = np.asarray(values.mean(0)), np.asarray(values.std(0))
+        if weights is None:
+            offset, scale = np.asarray(values.mean(0)), np.asarray(values.std(0))
+        else:
+            offset = np.asarray(np.average(values, 0, weights))
+            scale = np.sqrt(np.average((values - offset) ** 2, 0, weights))
         # Rounding leaves a constant column some 1e-16 of its size: that is not a scale.
         constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(values).max(0)
         return cls(offset, np.where(constant, 1.0, scale))

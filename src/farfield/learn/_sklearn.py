@@ -5,17 +5,22 @@ from __future__ import annotations
 from farfield.errors import MissingExtraError
 
 try:
-    from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
     from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import _check_sample_weight as check_sample_weight
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise MissingExtraError("An estimator", "scikit-learn", "sklearn") from error
 
 __all__ = [
     "BaseEstimator",
+    "ClassifierMixin",
     "MultiOutputMixin",
     "RegressorMixin",
+    "check_classification_targets",
     "check_is_fitted",
     "check_random_state",
+    "check_sample_weight",
     "validate_data",
 ]

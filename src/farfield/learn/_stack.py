@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from farfield.errors import InvalidValueError
+from farfield.learn._members import Units
 from farfield.nn import Center, Elementwise, Project, RangeHead, ScaledLinear
 
 __all__ = ["Stack", "structure"]
@@ -157,7 +158,7 @@ def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
 
 _ALONG_THE_LAST_AXIS: tuple[type[nn.Module], ...] = (
     nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.Mish,
-    nn.Hardtanh, nn.ReLU6, nn.Softsign, nn.LogSigmoid, nn.Identity, Center, Elementwise, Project, RangeHead,
+    nn.Hardtanh, nn.ReLU6, nn.Softsign, nn.LogSigmoid, nn.Identity, Center, Elementwise, Project, RangeHead, Units,
 )  # fmt: skip
 """Modules that treat every row the same way, whatever axes stand before it."""
 

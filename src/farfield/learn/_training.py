@@ -121,10 +121,10 @@ def optimizer(training: Training, groups: list[dict[str, object]]) -> torch.opti
     """Torch's optimiser for parameter groups, each with its learning rate: one step for all."""
     if training.optimizer == "sgd":
         return torch.optim.SGD(
-            groups, momentum=training.momentum, weight_decay=training.weight_decay, foreach=True
+            groups, momentum=training.momentum, weight_decay=training.weight_decay, fused=True
         )
     kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, weight_decay=training.weight_decay, foreach=True)
+    return kind(groups, weight_decay=training.weight_decay, fused=True)
 
 
 def row_losses(name: str) -> Callable[[Tensor, Tensor], Tensor]:

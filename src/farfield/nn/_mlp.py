@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -85,7 +85,7 @@ class MLPSpec:
 
     in_features: int
     out_features: int | None
-    width: int
+    width: int | tuple[int, ...]
     depth: int
     activation: str
     activation_parameters: tuple[tuple[str, float], ...]
@@ -134,7 +134,7 @@ class MLP(Chain):
     in_features, out_features
         Sizes of input and output; ``out_features=None`` ends at the last hidden layer, as P2 studies it.
     width, depth
-        Units per hidden layer; number of hidden layers.
+        Units per hidden layer; number of hidden layers. A sequence of widths, one a layer, says the depth too.
     activation
         Name, Activation, callable or elementwise module (copied, so that every layer has its own).
     norm
@@ -179,8 +179,8 @@ class MLP(Chain):
         in_features: int,
         out_features: int | None,
         *,
-        width: int,
-        depth: int,
+        width: int | Sequence[int],
+        depth: int | None = None,
         activation: ActivationLike = "relu",
         norm: Norm = None,
         placement: Placement = "every",
@@ -195,9 +195,11 @@ class MLP(Chain):
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if min(in_features, width, depth, 1 if out_features is None else out_features) < 1:
+        widths = _widths(width, depth)
+        depth = len(widths)
+        if min(in_features, depth, *widths, 1 if out_features is None else out_features) < 1:
             raise InvalidValueError(
-                "An MLP has sizes and a width >= 1 and depth >= 1 hidden layers, got "
+                "An MLP has sizes and widths >= 1 and depth >= 1 hidden layers, got "
                 f"in_features={in_features}, out_features={out_features}, width={width}, depth={depth}."
             )
         if order not in ("pre", "post"):
@@ -249,8 +251,8 @@ class MLP(Chain):
 
         modules: list[nn.Module] = []
         fan_in = in_features
-        for k in range(depth):
-            modules.append(linear(fan_in, width, first_var if k == 0 else hidden_var))
+        for k, fan_out in enumerate(widths):
+            modules.append(linear(fan_in, fan_out, first_var if k == 0 else hidden_var))
             unit = (
                 Elementwise(sigma, scale=output_scale)
                 if parametrization == "ntk"
@@ -261,10 +263,10 @@ class MLP(Chain):
                 constants = {"variance": pre_activation, "output_scale": output_scale}
                 norms = [MeanFieldCenter(sigma, **constants), MeanFieldProject(sigma, **constants)]
             elif k in layers:
-                norms = [_norm_module(norm, width, norm_affine, norm_eps, groups, dtype)]
+                norms = [_norm_module(norm, fan_out, norm_affine, norm_eps, groups, dtype)]
             unit = copy.deepcopy(unit)  # a module passed in would be shared by all layers
             modules += [*norms, unit] if order == "pre" else [unit, *norms]
-            fan_in = width
+            fan_in = fan_out
             if norm == "mean_field":
                 spread = (
                     1.0 if k in layers else output_scale**2 * moments(sigma, variance=pre_activation).second
@@ -278,7 +280,7 @@ class MLP(Chain):
         self.spec = MLPSpec(
             in_features=in_features,
             out_features=out_features,
-            width=width,
+            width=width if isinstance(width, int) else widths,
             depth=depth,
             activation=sigma.name,
             activation_parameters=sigma.parameters,
@@ -299,6 +301,20 @@ class MLP(Chain):
 
 
 _resolve = activation  # the constructor's own parameter shadows the name
+
+
+def _widths(width: int | Sequence[int], depth: int | None) -> tuple[int, ...]:
+    """One for every hidden layer."""
+    if isinstance(width, int):
+        if depth is None:
+            raise InvalidValueError("With one width for all layers, depth says how many there are.")
+        return (width,) * depth
+    widths = tuple(int(w) for w in width)
+    if depth is not None and depth != len(widths):
+        raise InvalidValueError(
+            f"There is one width for every hidden layer: got {len(widths)} and depth={depth}."
+        )
+    return widths
 
 
 def _weight_variances(parametrization: str, weight_var: float | None, second: float) -> tuple[float, float]:
