@@ -89,8 +89,10 @@ class Case:
         """Rows of ``"train"``, ``"id"`` or ``"ood"``."""
         fitted, near, far = self.sizes
         return {
-            "train": slice(0, fitted), "id": slice(fitted, fitted + near), "ood": slice(fitted + near, fitted + near + far),
-        }[name]  # fmt: skip
+            "train": slice(0, fitted),
+            "id": slice(fitted, fitted + near),
+            "ood": slice(fitted + near, fitted + near + far),
+        }[name]
 
 
 def load_cases(seeds: Sequence[int], inputs: str, rows: int | None) -> list[Case]:
