@@ -18,7 +18,7 @@ __all__ = ["Bounds", "Slopes", "bounds", "outputs_along", "slopes", "unit_direct
 def unit_directions(count: int, dimension: int, seed: int) -> Tensor:
     """Uniform on the sphere, (count, dimension), float64."""
     drawn = torch.randn(count, dimension, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return drawn / drawn.norm(dim=1, keepdim=True)
+    return torch.nn.functional.normalize(drawn)
 
 
 def outputs_along(models: Sequence[nn.Module], directions: Tensor, radii: Tensor) -> Tensor:

@@ -91,8 +91,8 @@ def _far(
     degrees = {variant: horizon(model, rays).degree for variant, model in models.items()}
     agree = [bool((d == (1.0 if variants[v] == "none" else 0.0)).all()) for v, d in degrees.items()]
     return ClaimVerdict(
-        f"inputs scaled: {name}. Along every one of {len(rays)} random directions the networks with LayerNorm tend to "
-        "a limit, and the standard one grows like the distance",
+        f"inputs scaled: {name}. Along every one of {len(rays)} random directions the networks with LayerNorm tend "
+        "to a limit, and the standard one grows like the distance",
         all(agree),
         "powers of the distance: "
         + ", ".join(f"{v} {float(d.min()):g} to {float(d.max()):g}" for v, d in degrees.items()),
