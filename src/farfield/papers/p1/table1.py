@@ -112,7 +112,7 @@ def run(
     caption = (
         f"{seeds} splits, {cases[0].sizes[0]} training rows, {epochs} epochs, inputs scaled: {inputs}. Left: shares "
         "of the predictions for proteins of 20,000 Å² and more, those beyond the axis counted at its ends. Middle: "
-        "mean absolute error in bins of 2,000 Å², 95% t-intervals over splits; training sees nothing right of 20,000. "
+        "mean absolute error in bins of 2,000 Å², 95% t-intervals over splits; training ends at 20,000. "
         f"Right: largest output over {directions} random directions and all networks, by distance in scaled inputs."
     )
     panels = (_histograms(compared, cases), _errors(compared, cases), _rays(reached, radii, cases))
