@@ -23,7 +23,7 @@ from farfield.nn import MLP
 
 __all__ = ["StableMLP"]
 
-_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 3000, 60, 500
+_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 60, 200
 """Of ``max_epochs="auto"``: epochs for about so many steps, within these limits."""
 _LEAST_BATCH, _MOST_BATCH, _BATCHES = 64, 256, 16
 """Of ``batch_size="auto"``: so many batches an epoch, of a size within these limits."""
@@ -51,7 +51,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         certified_range: Any = None,
         max_epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] | None = "auto",
-        learning_rate: float = 2e-3,
+        learning_rate: float = 5e-3,
         schedule: Literal["constant", "cosine"] = "cosine",
         weight_decay: float = 1e-2,
         early_stopping: bool | Literal["auto"] = "auto",

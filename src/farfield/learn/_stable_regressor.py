@@ -48,7 +48,7 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
         middle 80 % of the range and bends smoothly beyond, so it should hold the targets with room to spare. None for
         the range that the weights happen to give.
     max_epochs
-        ``"auto"``: about 3,000 steps, from 60 to 500 epochs.
+        ``"auto"``: about 2,000 steps, from 60 to 200 epochs.
     batch_size
         Rows in a step; None for all. ``"auto"``: a sixteenth of the rows, from 64 to 256.
     learning_rate, schedule, weight_decay
