@@ -16,6 +16,7 @@ _TITLES = {
     "p1.fig2": "P1 Figure 2: the tangent kernel of infinite width, without and with LayerNorm",
     "p1.fig2_finite": "P1 Figure 2 at finite width: empirical tangent kernels, without and with LayerNorm",
     "p1.width": "P1 (finite width): empirical tangent kernels approach those of infinite width",
+    "p1.utkface": "P1 (UTKFace): age from frozen features, heads without and with LayerNorm",
     "p2.table2": "P2 Table 2: isometry strength, closed forms against quadrature",
     "p2.tableC1": "P2 Table C.1: isometry strength under gain",
     "p2.fig3": "P2 Figure 3: isometry gap through depth against Theorem 4",
