@@ -53,7 +53,9 @@ class Backbone:
 
     def network(self) -> nn.Module:
         """The network with its weights, in evaluation mode, its batch norms folded into the convolutions."""
-        return _folded(self.make().eval()).requires_grad_(False).to(memory_format=torch.channels_last)
+        network = _folded(self.make().eval()).requires_grad_(False)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network
 
     def prepare(self, images: NDArray[np.uint8]) -> Tensor:
         """Images (n, height, width, 3) of bytes to what the network reads, (n, 3, size, size)."""
@@ -61,9 +63,7 @@ class Backbone:
             raise InvalidValueError(f"Images have the shape (n, height, width, 3), got {images.shape}.")
         x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255.0
         if x.shape[2:] != (self.size, self.size):
-            x = F.interpolate(
-                x, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False
-            )
+            x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False)
         mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean, self.std))
         return ((x - mean) / std).contiguous(memory_format=torch.channels_last)
 
@@ -115,7 +115,15 @@ class MobileNetV2(nn.Module):
     M. Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018.
     """
 
-    _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    _STAGES = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
     """Expansion, channels, blocks, stride of the first."""
 
     def __init__(self) -> None:
@@ -181,7 +189,10 @@ class ResNet18(nn.Module):
         self.bn1 = nn.BatchNorm2d(64)
         sizes = (64, 64, 128, 256, 512)
         for k in range(1, 5):
-            blocks = (_BasicBlock(sizes[k - 1], sizes[k], 1 if k == 1 else 2), _BasicBlock(sizes[k], sizes[k], 1))
+            blocks = (
+                _BasicBlock(sizes[k - 1], sizes[k], 1 if k == 1 else 2),
+                _BasicBlock(sizes[k], sizes[k], 1),
+            )
             self.add_module(f"layer{k}", nn.Sequential(*blocks))
         self.fc = nn.Linear(512, classes)
 
@@ -215,7 +226,9 @@ def _folded(model: nn.Module) -> nn.Module:
 def _loaded(model: nn.Module, weights: str) -> nn.Module:
     found: OrderedDict[str, Tensor] = torch.load(weights_file(weights), weights_only=True, map_location="cpu")
     # Files may hold half precision; the network computes in single.
-    model.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in found.items()}, strict=True)
+    model.load_state_dict(
+        {k: v.float() if v.is_floating_point() else v for k, v in found.items()}, strict=True
+    )
     return model
 
 
@@ -232,25 +245,28 @@ def _torchvision_resnet() -> nn.Module:
     try:
         from torchvision.models import ResNet18_Weights, resnet18
     except (ImportError, RuntimeError) as error:  # built for another torch, it fails with RuntimeError
-        raise MissingExtraError("The ImageNet ResNet-18", "torchvision (for your build of torch)", "vision") from error
+        raise MissingExtraError(
+            "The ImageNet ResNet-18", "torchvision (for your build of torch)", "vision"
+        ) from error
     model: Any = resnet18(weights=ResNet18_Weights.IMAGENET1K_V1)
     model.fc = nn.Identity()
     return model  # type: ignore[no-any-return]
 
 
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's colours."""
 
 BACKBONES: dict[str, Backbone] = {
     b.name: b
     for b in (
         Backbone(
-            "mobilenet_v2", "MobileNetV2 trained on ImageNet", 1280, 128, **_IMAGENET, make=_mobilenet,
+            "mobilenet_v2", "MobileNetV2 trained on ImageNet", 1280, 128, _MEAN, _STD, make=_mobilenet,
             weights="mobilenet_v2",
         ),
         Backbone(
             "resnet18_tiny", "ResNet-18 trained on Tiny-ImageNet", 512, 64, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5),
             make=_tiny_resnet, weights="resnet18_tiny",
         ),
-        Backbone("resnet18", "ResNet-18 trained on ImageNet", 512, 224, **_IMAGENET, make=_torchvision_resnet),
+        Backbone("resnet18", "ResNet-18 trained on ImageNet", 512, 224, _MEAN, _STD, make=_torchvision_resnet),
     )
 }  # fmt: skip
