@@ -75,7 +75,10 @@ class PackedFaces:
     def images(self, rows: NDArray[np.int64]) -> Bytes:
         """Images of these rows, (rows, 128, 128, 3)."""
         spans = zip(self._starts[rows], self._stops[rows], strict=True)
-        return np.stack([_decode(self._blob[start:stop]) for start, stop in spans])
+        out = np.empty((len(rows), 128, 128, 3), np.uint8)
+        for image, (start, stop) in zip(out, spans, strict=True):
+            image[:] = _decode(self._blob[start:stop])
+        return out
 
 
 def read_faces(path: Path) -> PackedFaces:

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from farfield.data._catalogue import Entry, info
+from farfield.data._catalogue import CATALOGUE, Entry, info
 from farfield.data._files import find
 from farfield.data._images import PackedFaces, read_cifar, read_faces, read_idx
 from farfield.data._split import Dataset, Part, far_field_split
+from farfield.errors import UnknownNameError
 
-__all__ = ["load"]
+__all__ = ["load", "packed_faces"]
 
 _NEAR_AREA = 20_000
 _COLUMNS = {
@@ -78,6 +79,8 @@ def load(name: str, *, seed: int = 0) -> Dataset:
     >>> toy.train.x.shape, toy.ood.x.shape
     ((100, 1), (400, 1))
     """
+    if name not in CATALOGUE:
+        raise UnknownNameError("dataset", name, CATALOGUE)
     entry = info(name)
     paths = tuple(find(name, forms) for forms in entry.files)
     reader = _READERS.get(name, _table)
