@@ -269,7 +269,7 @@ def test_heads_far_away_and_claims_about_them(monkeypatch):
         found = original(*args, **options)
         middle = (found.attained_lower + found.attained_upper) / 2
         same = {"attained_lower": middle, "attained_upper": middle}
-        return dataclasses.replace(found, lower=middle, upper=middle, witnesses=((), ()), proofs={}, **same)
+        return dataclasses.replace(found, lower=middle, upper=middle, witnesses=((), ()), proofs=(), **same)
 
     monkeypatch.setattr(_heads_far, "certify", narrowed)
     assert not far("LN first", "first").inside

@@ -325,7 +325,7 @@ EXPERIMENT = Experiment(
         },
         "features_from": "mobilenet_v2", "scaling": ("none", "standard"),
         "other_scalings": (("standard", "standard"), ("none", "none")), "rows": None, "share": 0.9, "width": 128,
-        "depth": 2, "bias_var": 0.01, "batch_size": 128, "epochs": 10, "seeds": 40, "other_seeds": 5, "group": 5,
+        "depth": 2, "bias_var": 0.01, "batch_size": 128, "epochs": 10, "seeds": 25, "other_seeds": 5, "group": 5,
         "certified": 2, "certify_seconds": 15.0, "directions": 256, "farthest": 1e8,
     },
     quick={
