@@ -105,6 +105,7 @@ def run(
     numbers = {
         "backbone": {"name": source.name, "title": source.title, "input": source.size, "features": source.features},
         "rows": {"near": near, "far": len(chosen) - near, "trained on": round(share * near)},
+        "far_rows_beyond_the_99%_distance_of_near_rows": _beyond(z, near),
         "scaling": {"features": scaling[0], "age": scaling[1]},
         "heads": {k.name: _numbers(k) for k in main},
         "other scalings": [
@@ -116,6 +117,12 @@ def run(
         "decades": list(AGE_EDGES), "prediction_edges": list(PREDICTION_EDGES),
     }  # fmt: skip
     return Outcome(verdicts, numbers, figure, _table(main, seeds))
+
+
+def _beyond(z: Tensor, near: int) -> float:
+    """Share of far rows that lie farther from the near rows' mean than 99% of those do: 0.01 if they are alike."""
+    distance = (z - z[:near].mean(0)).norm(dim=1)
+    return float((distance[near:] > distance[:near].quantile(0.99)).double().mean())
 
 
 class _Steps:
