@@ -285,7 +285,12 @@ def _far_panel(far: Sequence[FarField]) -> Panel:
                 )
             )
     return Panel(
-        "far field", "norm of the features", "largest |age|", tuple(series), x_scale="log", y_scale="log"
+        "far field",
+        "distance from the features' mean",
+        "largest |age|",
+        tuple(series),
+        x_scale="log",
+        y_scale="log",
     )
 
 
