@@ -200,3 +200,51 @@ def test_the_leading_feature_has_a_tail():
     draw = np.random.default_rng(0)
     binary, wide = (draw.random(500) > 0.5).astype(float), draw.standard_normal(500)
     assert _load._leading(np.stack([binary, wide], 1), binary + 0.3 * wide) == 1
+
+
+# ------------------------------------------------------------------ faces and weights
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """Four grey images in the form of UTKFace's file; the third has no age."""
+    image = pytest.importorskip("PIL.Image")
+    blobs = []
+    for grey in (10, 60, 110, 160):
+        buffer = io.BytesIO()
+        image.fromarray(np.full((128, 128, 3), grey, np.uint8)).save(buffer, "WEBP", lossless=True)
+        blobs.append(np.frombuffer(buffer.getvalue(), np.uint8))
+    path = tmp_path / "faces.npz"
+    offsets = np.cumsum([0, *(len(b) for b in blobs)])
+    labels = {"age": np.array([1, 20, -1, 40]), "race": np.array([0, 3, 0, 0])}
+    np.savez(path, blob=np.concatenate(blobs), offsets=offsets, **labels)
+    return path
+
+
+def test_faces_are_unpacked_when_asked_for(packed):
+    faces = _images.read_faces(packed)
+    assert (
+        len(faces) == 3 and faces.age.tolist() == [1, 20, 40] and faces.far.tolist() == [False, True, False]
+    )
+    images = faces.images(np.array([2, 0]))
+    assert images.shape == (2, 128, 128, 3) and images[:, 5, 7, 1].tolist() == [160, 10]
+    d = _load._faces(data.info("utkface"), (packed,), 0)
+    assert d.ood.y.tolist() == [20.0] and d.ood.x[0, 0, 0, 0] == 60
+    assert sorted([*d.train.y, *d.id.y]) == [1.0, 40.0]
+
+
+def test_weights_are_in_the_catalogue_and_are_no_dataset(nowhere):
+    assert set(data.weight_names()).isdisjoint(data.dataset_names())
+    for name in data.weight_names():
+        assert data.info(name).licence and data.info(name).citation and not data.is_here(name)
+    with pytest.raises(DataError, match="farfield data fetch mobilenet_v2"):
+        data.weights_file("mobilenet_v2")
+    with pytest.raises(UnknownNameError, match="dataset"):
+        data.load("mobilenet_v2")
+    with pytest.raises(UnknownNameError, match="weights"):
+        data.weights_file("protein")
+    path = nowhere / "weights" / "mobilenet_v2-b0353104.pth"
+    path.parent.mkdir()
+    path.write_bytes(b"something else")
+    with pytest.raises(InvalidValueError, match="sha256 differs"):
+        data.weights_file("mobilenet_v2")

@@ -36,17 +36,18 @@ def _state(name: str) -> str:
 def list_names(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Every dataset, how many rows it has, and whether its files are here."""
-    from farfield.data import dataset_names, info
+    """Every dataset, how many rows it has, and whether its files are here; then weights of pretrained networks."""
+    from farfield.data import dataset_names, info, weight_names
 
     rows = [
-        {"name": n, "rows": info(n).rows, "state": _state(n), "title": info(n).title} for n in dataset_names()
+        {"name": n, "rows": info(n).rows, "state": _state(n), "title": info(n).title}
+        for n in (*dataset_names(), *weight_names())
     ]
     if as_json:
         typer.echo(json.dumps(rows, ensure_ascii=False))
         return
     for row in rows:
-        typer.echo(f"{row['name']:11} {row['rows']:>7,}  {row['state']:15} {row['title']}")
+        typer.echo(f"{row['name']:13} {row['rows']:>7,}  {row['state']:15} {row['title']}")
 
 
 @data.command("info")

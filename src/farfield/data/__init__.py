@@ -6,9 +6,24 @@ May import: errors, _typing, numpy; pooch and Pillow where a file needs them. Ne
 
 from __future__ import annotations
 
-from farfield.data._catalogue import Entry, dataset_names, info
-from farfield.data._files import fetch, is_here
-from farfield.data._load import load
+from farfield.data._catalogue import Entry, dataset_names, info, weight_names
+from farfield.data._files import fetch, is_here, weights_file
+from farfield.data._images import PackedFaces
+from farfield.data._load import load, packed_faces
 from farfield.data._split import Dataset, Part, far_field_split
 
-__all__ = ["Dataset", "Entry", "Part", "dataset_names", "far_field_split", "fetch", "info", "is_here", "load"]
+__all__ = [
+    "Dataset",
+    "Entry",
+    "PackedFaces",
+    "Part",
+    "dataset_names",
+    "far_field_split",
+    "fetch",
+    "info",
+    "is_here",
+    "load",
+    "packed_faces",
+    "weight_names",
+    "weights_file",
+]

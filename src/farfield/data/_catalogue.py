@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from farfield.errors import UnknownNameError
 
-__all__ = ["CATALOGUE", "Entry", "File", "dataset_names", "info"]
+__all__ = ["CATALOGUE", "WEIGHTS", "Entry", "File", "dataset_names", "info", "weight_names"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class File:
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset of the catalogue.
+    """One dataset of the catalogue, or the weights of a pretrained network.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Entry:
     files
         What it is read from: every item is one file, in any of several forms. Empty for one that is made up.
     rows
-        How many there are in all.
+        How many there are in all; 0 for weights.
     licence, citation
         Whose it is.
     note
@@ -196,20 +196,66 @@ _ENTRIES = (
 
 CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 
+WEIGHTS: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "mobilenet_v2",
+            "MobileNetV2 trained on ImageNet: torchvision's weights, IMAGENET1K_V1",
+            (
+                (
+                    File(
+                        "weights/mobilenet_v2-b0353104.pth",
+                        "sha256:b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
+                        "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth",
+                    ),
+                ),
+            ),
+            0,
+            "BSD-3-Clause",
+            "M. Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018",
+            "Colours in [0, 1], less ImageNet's mean, over its standard deviation.",
+        ),
+        Entry(
+            "resnet18_tiny",
+            "ResNet-18 with a first convolution of stride 1, trained on Tiny-ImageNet",
+            (
+                (
+                    File(
+                        "weights/resnet18_s1_tinyimagenet200_fp16.pth",
+                        "sha256:322962b18eabfca317ac09dd596c99a61a589b7e0fe5329dce7be0841b2b9476",
+                    ),
+                ),
+            ),
+            0,
+            "MIT",
+            "K. He, X. Zhang, S. Ren, J. Sun, Deep Residual Learning for Image Recognition, CVPR 2016",
+            "Half precision; images of 64×64, colours in [−1, 1]. It can't be fetched, set FARFIELD_DATA to a folder "
+            "that has it.",
+        ),
+    )
+}
+
 
 def dataset_names() -> tuple[str, ...]:
     """Every dataset, in the catalogue's order."""
     return tuple(CATALOGUE)
 
 
+def weight_names() -> tuple[str, ...]:
+    """Every pretrained network whose weights are in the catalogue."""
+    return tuple(WEIGHTS)
+
+
 def info(name: str) -> Entry:
-    """What the catalogue says of a dataset: files, licence, citation, split.
+    """What the catalogue says of a dataset or of weights: files, licence, citation, split.
 
     Examples
     --------
     >>> info("protein").rows
     45730
     """
-    if name not in CATALOGUE:
-        raise UnknownNameError("dataset", name, CATALOGUE)
-    return CATALOGUE[name]
+    known = {**CATALOGUE, **WEIGHTS}
+    if name not in known:
+        raise UnknownNameError("dataset", name, known)
+    return known[name]

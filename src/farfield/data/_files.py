@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from farfield.data._catalogue import File, info
-from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError
+from farfield.data._catalogue import WEIGHTS, File, info
+from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError, UnknownNameError
 
-__all__ = ["DataError", "cache_folder", "fetch", "find", "folders", "is_here"]
+__all__ = ["DataError", "cache_folder", "fetch", "find", "folders", "is_here", "weights_file"]
 
 
 class DataError(FarfieldError, FileNotFoundError):
@@ -68,6 +68,20 @@ def is_here(name: str) -> bool:
     except DataError:
         return False
     return True
+
+
+def weights_file(name: str) -> Path:
+    """Where the weights of a pretrained network lie, their hash checked.
+
+    Raises
+    ------
+    DataError
+        If they are nowhere: where they were looked for, and how to get them.
+    """
+    if name not in WEIGHTS:
+        raise UnknownNameError("set of weights", name, WEIGHTS)
+    (forms,) = info(name).files
+    return find(name, forms)
 
 
 def _check(path: Path, file: File) -> None:

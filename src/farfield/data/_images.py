@@ -7,6 +7,7 @@ import io
 import itertools
 import struct
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from farfield.errors import InvalidValueError, MissingExtraError
 
-__all__ = ["read_cifar", "read_faces", "read_idx"]
+__all__ = ["PackedFaces", "read_cifar", "read_faces", "read_idx"]
 
 Bytes = NDArray[np.uint8]
 
@@ -48,18 +49,55 @@ def read_cifar(path: Path) -> tuple[Bytes, Bytes]:
     return rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0]
 
 
-def read_faces(path: Path) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Images (n, 128, 128, 3), ages and ethnicity labels; −1 where a label is missing."""
+@dataclass(frozen=True, eq=False)
+class PackedFaces:
+    """UTKFace as it is stored: labels at hand, images unpacked when they are asked for.
+
+    Rows whose age or ethnicity label is missing are left out. All images together take a gigabyte.
+
+    Parameters
+    ----------
+    age
+        In years.
+    far
+        Which rows P1 holds out: those whose ethnicity label is not 0.
+    """
+
+    age: NDArray[np.int64]
+    far: NDArray[np.bool_]
+    _blob: Bytes
+    _starts: NDArray[np.int64]
+    _stops: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.age)
+
+    def images(self, rows: NDArray[np.int64]) -> Bytes:
+        """Images of these rows, (rows, 128, 128, 3)."""
+        spans = zip(self._starts[rows], self._stops[rows], strict=True)
+        out = np.empty((len(rows), 128, 128, 3), np.uint8)
+        for image, (start, stop) in zip(out, spans, strict=True):
+            image[:] = _decode(self._blob[start:stop])
+        return out
+
+
+def read_faces(path: Path) -> PackedFaces:
+    """The packed faces of UTKFace."""
     with np.load(path) as packed:
-        images = np.stack(list(_decoded(packed["blob"], packed["offsets"])))
+        blob, offsets = packed["blob"], np.asarray(packed["offsets"], np.int64)
         age, race = (np.asarray(packed[k], np.int64) for k in ("age", "race"))
-    return images, age, race
+    known = (age >= 0) & (race >= 0)
+    return PackedFaces(age[known], race[known] != 0, blob, offsets[:-1][known], offsets[1:][known])
 
 
 def _decoded(blob: Bytes, offsets: NDArray[np.int64]) -> Any:
+    for start, stop in itertools.pairwise(offsets):
+        yield _decode(blob[start:stop])
+
+
+def _decode(packed: Bytes) -> Bytes:
     try:
         from PIL import Image
     except ImportError as error:
         raise MissingExtraError("Reading packed images", "Pillow", "data") from error
-    for start, stop in itertools.pairwise(offsets):
-        yield np.asarray(Image.open(io.BytesIO(blob[start:stop].tobytes())).convert("RGB"))
+    return np.asarray(Image.open(io.BytesIO(packed.tobytes())).convert("RGB"))

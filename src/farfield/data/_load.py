@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from farfield.data._catalogue import Entry, info
+from farfield.data._catalogue import CATALOGUE, Entry, info
 from farfield.data._files import find
-from farfield.data._images import read_cifar, read_faces, read_idx
+from farfield.data._images import PackedFaces, read_cifar, read_faces, read_idx
 from farfield.data._split import Dataset, Part, far_field_split
+from farfield.errors import UnknownNameError
 
-__all__ = ["load"]
+__all__ = ["load", "packed_faces"]
 
 _NEAR_AREA = 20_000
 _COLUMNS = {
@@ -78,6 +79,8 @@ def load(name: str, *, seed: int = 0) -> Dataset:
     >>> toy.train.x.shape, toy.ood.x.shape
     ((100, 1), (400, 1))
     """
+    if name not in CATALOGUE:
+        raise UnknownNameError("dataset", name, CATALOGUE)
     entry = info(name)
     paths = tuple(find(name, forms) for forms in entry.files)
     reader = _READERS.get(name, _table)
@@ -182,16 +185,31 @@ def _official(
     return _dataset(entry, parts, ("pixels",), ("class",), "the official training and test sets")
 
 
+def packed_faces() -> PackedFaces:
+    """UTKFace without unpacking its images: ages, which rows are far, and images row by row.
+
+    For work that takes the images a batch at a time and splits the rows itself; :func:`load` unpacks all of them.
+
+    Raises
+    ------
+    DataError
+        If the file is missing: where it was looked for, and how to get it.
+    """
+    (forms,) = info("utkface").files
+    return read_faces(find("utkface", forms))
+
+
 def _faces(entry: Entry, paths: tuple[Path, ...], seed: int) -> Dataset:
-    images, age, race = read_faces(paths[0])
-    known = (age >= 0) & (race >= 0)
-    images, age, race = images[known], age[known].astype(np.float64), race[known]
-    parts = far_field_split(images, age, far=race != 0, share=0.9, seed=seed)
+    faces = read_faces(paths[0])
+    rows = np.arange(len(faces))
+    # Split by number first: unpacked, the images would be in memory twice.
+    parts = far_field_split(rows, faces.age.astype(np.float64), far=faces.far, share=0.9, seed=seed)
+    train, near, ood = (Part(faces.images(part.x.astype(np.int64)), part.y) for part in parts)
     split = (
         f"label 0 of the ethnicity column to train (a random 90%, seed {seed}) and to test; the other labels "
         "apart"
     )
-    return _dataset(entry, parts, ("pixels",), ("age",), split)
+    return _dataset(entry, (train, near, ood), ("pixels",), ("age",), split)
 
 
 _READERS: dict[str, Callable[[Entry, tuple[Path, ...], int], Dataset]] = {

@@ -1,0 +1,350 @@
+"""Age from frozen features of faces: layers trained on one ethnicity label, tested on the others.
+
+Run: ``farfield reproduce p1.utkface``
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from farfield.data import packed_faces
+from farfield.engine import Checkpoint, fingerprint
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers.p1._ages import (
+    AGE_EDGES,
+    PREDICTION_EDGES,
+    Kind,
+    Problem,
+    chosen_rows,
+    measure,
+    restored,
+    scaled,
+    share_by_bin,
+    together,
+)
+from farfield.papers.p1._backbones import Backbone, backbone
+from farfield.papers.p1._features import CHUNK, features
+from farfield.papers.p1._heads_far import FarField, far_field
+from farfield.report import Figure, Panel, Series, Table
+
+STANDARD = "standard"
+PUBLISHED: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
+    "standard": ((0.27, 0.03), (0.66, 0.01)),
+    "LN first": ((0.47, 0.03), (0.68, 0.01)),
+    "LN second": ((0.36, 0.04), (0.66, 0.01)),
+    "LN every": ((0.42, 0.05), (0.66, 0.01)),
+}
+"""R² of P1, OOD and ID, each with its 95% half-width; 250 seeds on an ImageNet ResNet-18."""
+
+
+def run(
+    *,
+    progress: Progress,
+    seed: int,
+    scratch: Path,
+    heads: Mapping[str, tuple[str, float]],
+    features_from: str,
+    scaling: tuple[str, str],
+    other_scalings: Sequence[tuple[str, str]],
+    rows: int | None,
+    share: float,
+    width: int,
+    depth: int,
+    bias_var: float,
+    batch_size: int,
+    epochs: int,
+    seeds: int,
+    other_seeds: int,
+    group: int,
+    certified: int,
+    certify_seconds: float,
+    directions: int,
+    farthest: float,
+) -> Outcome:
+    """R² of age near and far for heads with and without LayerNorm, and what bounds them far from all faces."""
+    source = backbone(features_from)
+    faces = packed_faces()
+    chosen = chosen_rows(faces, rows, seed)
+    shape = {"width": width, "depth": depth, "bias_var": bias_var}
+    plans = [(tuple(scaling), seeds), *((tuple(s), other_seeds) for s in other_scalings)]
+    steps = _Steps(progress, -(-len(chosen) // CHUNK), sum(-(-n // group) for _, n in plans), 1)
+    z = features(source, faces, chosen, scratch / "features", progress=lambda *_: steps.one())
+    near = int((~faces.far[chosen]).sum())
+    measured: dict[tuple[str, str], list[Kind]] = {}
+    for k, (how, count) in enumerate(plans):
+        problem = scaled(z, torch.from_numpy(faces.age[chosen]).double(), near, *how)
+        settings = (heads, shape, share, batch_size, epochs, seed)
+        store = Checkpoint(scratch / f"trained{k}", fingerprint("utkface", z, how, settings))
+        groups = []
+        for start in range(0, count, group):
+            own = [1000 * seed + s for s in range(start, min(start + group, count))]
+            part = store.load(own)
+            if part is None:
+                part = measure(problem, heads, shape, share, batch_size, epochs, own)
+                store.save(own, part)
+            groups.append(part)
+            steps.one()
+        measured[how[0], how[1]] = [together(name, [g[name] for g in groups]) for name in heads]
+        if k == 0:
+            first = restored(groups[0], heads, z.shape[1], shape, certified)
+            far = _far_fields(first, heads, problem, certified, certify_seconds, directions, farthest, seed)
+    steps.one()
+    main = measured[scaling[0], scaling[1]]
+    verdicts = (*_accuracy(main), *(_bounded(f) for f in far))
+    figure = Figure(
+        "UTKFace: age from frozen features",
+        (_scores(main), _errors(main), _histogram(main, problem.age[near:]), _far_panel(far)),
+        _caption(source, len(chosen), near, seeds, certified), columns=2,
+    )  # fmt: skip
+    numbers = {
+        "backbone": {"name": source.name, "title": source.title, "input": source.size, "features": source.features},
+        "rows": {"near": near, "far": len(chosen) - near, "trained on": round(share * near)},
+        "far_rows_beyond_the_99%_distance_of_near_rows": _beyond(z, near),
+        "scaling": {"features": scaling[0], "age": scaling[1]},
+        "heads": {k.name: _numbers(k) for k in main},
+        "other scalings": [
+            {"features": how[0], "age": how[1], "seeds": other_seeds}
+            | {k.name: {"id": _interval(k.id), "ood": _interval(k.ood)} for k in kinds}
+            for how, kinds in list(measured.items())[1:]
+        ],
+        "far field": {f.name: f.numbers() for f in far},
+        "decades": list(AGE_EDGES), "prediction_edges": list(PREDICTION_EDGES),
+    }  # fmt: skip
+    return Outcome(verdicts, numbers, figure, _table(main, seeds))
+
+
+def _beyond(z: Tensor, near: int) -> float:
+    """Share of far rows that lie farther from the near rows' mean than 99% of those do: 0.01 if they are alike."""
+    distance = (z - z[:near].mean(0)).norm(dim=1)
+    return float((distance[near:] > distance[:near].quantile(0.99)).double().mean())
+
+
+class _Steps:
+    """Progress over stages of unlike cost, one call a step."""
+
+    def __init__(self, progress: Progress, *stages: int) -> None:
+        self.progress, self.total, self.done = progress, sum(stages), 0
+
+    def one(self) -> None:
+        self.done += 1
+        self.progress(self.done, self.total)
+
+
+def _far_fields(
+    models: Sequence[nn.Module],
+    heads: Mapping[str, tuple[str, float]],
+    problem: Problem,
+    count: int,
+    seconds: float,
+    directions: int,
+    farthest: float,
+    seed: int,
+) -> list[FarField]:
+    return [
+        far_field(
+            name, models[k * count : (k + 1) * count], problem.x[: problem.near].double(),
+            seconds=seconds, directions=directions, farthest=farthest, centre=problem.centre, spread=problem.spread,
+            seed=seed,
+        )
+        for k, name in enumerate(heads)
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------ claims
+
+
+def _interval(values: Tensor) -> dict[str, float]:
+    """Mean and the half-width of its 95% interval, 1.96 standard errors."""
+    return {"mean": float(values.mean()), "half": 1.96 * float(values.std()) / math.sqrt(len(values))}
+
+
+def _pm(values: Tensor) -> str:
+    found = _interval(values)
+    return f"{found['mean']:.3f} ± {found['half']:.3f}"
+
+
+def _accuracy(kinds: Sequence[Kind]) -> list[ClaimVerdict]:
+    plain = next(k for k in kinds if k.name == STANDARD)
+    normed = [k for k in kinds if k.name != STANDARD]
+    base = _interval(plain.ood)
+    out = []
+    for k in normed:
+        found = _interval(k.ood)
+        out.append(
+            ClaimVerdict(
+                f"{k.name}: R² on the far labels is above the standard head's, 95% intervals apart",
+                found["mean"] - found["half"] > base["mean"] + base["half"],
+                f"{_pm(k.ood)} against {_pm(plain.ood)}; higher in {int((k.ood > plain.ood).sum())} of "
+                f"{len(k.ood)} seeds",
+            )
+        )
+    for k in normed:
+        difference = k.id - plain.id
+        out.append(
+            ClaimVerdict(
+                f"{k.name}: R² near by is the standard head's or better, to 0.02",
+                float(difference.mean()) > -0.02,
+                f"{_pm(k.id)} against {_pm(plain.id)}",
+            )
+        )
+    best = max(kinds, key=lambda k: float(k.ood.mean()))
+    order = sorted(kinds, key=lambda k: -float(k.ood.mean()))
+    out.append(
+        ClaimVerdict(
+            "The order on the far labels is P1's: LN first, LN every, LN second, standard",
+            [k.name for k in order] == sorted(PUBLISHED, key=lambda n: -PUBLISHED[n][0][0]),
+            "; ".join(f"{k.name} {_pm(k.ood)}" for k in order),
+        )
+    )
+    out.append(
+        ClaimVerdict(
+            "LN first is the best head on the far labels",
+            best.name == "LN first",
+            f"{best.name} {_pm(best.ood)}",
+        )
+    )
+    return out
+
+
+def _bounded(f: FarField) -> ClaimVerdict:
+    if f.name == STANDARD:
+        return ClaimVerdict(
+            f"{f.name}: the age grows in proportion to the features' norm, without limit",
+            f.unbounded and abs(f.exponent - 1.0) < 1e-2,
+            f"exponent {f.exponent:.4f} from 10⁴ to {f.farthest:g}; {max(f.highest, -f.lowest):.3g} years there; "
+            + ("proved unbounded" if f.unbounded else "not proved unbounded"),
+        )
+    return ClaimVerdict(
+        f"{f.name}: no age leaves its certificate, whatever the features: up to a norm of {f.farthest:g}",
+        f.certified and f.inside,
+        f"from {f.lowest:.0f} to {f.highest:.0f} years among {f.count} heads; certified "
+        + (", ".join(f"[{low:.0f}, {high:.0f}]" for low, high in f.ranges) or "none"),
+    )
+
+
+# ------------------------------------------------------------------ what is shown
+
+
+def _caption(source: Backbone, rows: int, near: int, seeds: int, certified: int) -> str:
+    return (
+        f"Heads of two layers on frozen features of {rows:,} faces, {near:,} of them near ({source.title}). Mean of "
+        f"{seeds} seeds, each with its own split and initialisation; shades: 95% intervals of the mean. Dashed in "
+        f"the first panel: P1. Last panel: {certified} heads of each kind, largest |age| over directions; dotted: "
+        "certified."
+    )
+
+
+def _scores(kinds: Sequence[Kind]) -> Panel:
+    at = tuple(float(k) for k in range(len(kinds)))
+    series = []
+    for c, (label, column, pick) in enumerate((("OOD", 0, "ood"), ("ID", 1, "id"))):
+        found = [_interval(getattr(k, pick)) for k in kinds]
+        y = tuple(f["mean"] for f in found)
+        band = tuple(f["mean"] - f["half"] for f in found), tuple(f["mean"] + f["half"] for f in found)
+        series.append(Series(label, at, y, *band, colour=c))
+        printed = tuple(PUBLISHED[k.name][column][0] for k in kinds)
+        series.append(Series(f"{label}, P1", at, printed, style="dashed", colour=c))
+    return Panel("R² of age", "head", "R²", tuple(series), ticks=tuple(k.name for k in kinds))
+
+
+def _errors(kinds: Sequence[Kind]) -> Panel:
+    middle = tuple(float(e + 5) for e in AGE_EDGES)
+    series = []
+    for c, k in enumerate(kinds):
+        for part, style in ((1, "line"), (0, "dotted")):
+            mean = k.bias[:, part].nanmean(0)
+            label = k.name if part else ""
+            series.append(Series(label, middle, _digits(mean), style=style, colour=c))  # type: ignore[arg-type]
+    return Panel("error by age (dotted: ID)", "age", "mean error, years", tuple(series))
+
+
+def _histogram(kinds: Sequence[Kind], truth: Tensor) -> Panel:
+    middle = tuple(e + 2.5 for e in PREDICTION_EDGES[:-1])
+    series = [Series(k.name, middle, _digits(k.histogram.mean(0)), colour=c) for c, k in enumerate(kinds)]
+    series.append(
+        Series("true ages", middle, _digits(share_by_bin(truth)), style="dotted", colour=len(kinds))
+    )
+    return Panel("predicted ages, far labels", "predicted age (outer bins: beyond)", "share", tuple(series))
+
+
+def _far_panel(far: Sequence[FarField]) -> Panel:
+    series = []
+    for c, f in enumerate(far):
+        series.append(Series(f.name, _digits(f.radii), _digits(f.largest), colour=c))
+        if f.certified:
+            bound = max(max(abs(low), abs(high)) for low, high in f.ranges)
+            series.append(
+                Series(
+                    "", _digits(f.radii), (float(f"{bound:.4g}"),) * len(f.radii), style="dotted", colour=c
+                )
+            )
+    return Panel(
+        "far field",
+        "distance from the features' mean",
+        "largest |age|",
+        tuple(series),
+        x_scale="log",
+        y_scale="log",
+    )
+
+
+def _digits(values: Tensor) -> tuple[float, ...]:
+    """To four digits: enough for a picture."""
+    return tuple(float(f"{v:.4g}") for v in values.tolist())
+
+
+def _numbers(k: Kind) -> dict[str, Any]:
+    return {
+        "id": _interval(k.id), "ood": _interval(k.ood), "id_by_seed": _digits(k.id), "ood_by_seed": _digits(k.ood),
+        "ood_predictions_beyond_trained_ages": float(k.beyond.mean()), "worst_ood_error_years": float(k.worst.max()),
+        "mean_error_by_decade": {p: _digits(k.bias[:, i].nanmean(0)) for i, p in enumerate(("id", "ood"))},
+        "rms_error_by_decade": {p: _digits(k.spread[:, i].nanmean(0)) for i, p in enumerate(("id", "ood"))},
+        "ood_prediction_histogram": _digits(k.histogram.mean(0)),
+    }  # fmt: skip
+
+
+def _table(kinds: Sequence[Kind], seeds: int) -> Table:
+    def printed(pair: tuple[float, float]) -> str:
+        return f"{pair[0]:.2f} ± {pair[1]:.2f}"
+
+    rows = tuple(
+        (k.name, _pm(k.ood), printed(PUBLISHED[k.name][0]), _pm(k.id), printed(PUBLISHED[k.name][1]))
+        for k in kinds
+    )
+    return Table(("head", f"OOD R², {seeds} seeds", "P1, 250 seeds", "ID R²", "P1"), rows)
+
+
+EXPERIMENT = Experiment(
+    name="p1.utkface",
+    description=(
+        "Age from faces with a frozen backbone: heads of two layers of 128 are trained on one ethnicity label and "
+        "tested on it and on the others. With LayerNorm R² on the others is higher, and near by no worse; far from "
+        "all faces a head with LayerNorm stays within its certificate, and the standard one grows without limit. The "
+        "paper's backbone is an ImageNet ResNet-18; here it is MobileNetV2 with its ImageNet weights: the claim is "
+        "about the layers on top. The paper does not say how it scales. Here features enter as the backbone gives "
+        "them, and ages less the near rows' mean over their standard deviation; two other scalings are run beside."
+    ),
+    settings={
+        "heads": {
+            "standard": ("none", 1e-3), "LN first": ("first", 1e-3), "LN second": ("second", 3e-3),
+            "LN every": ("every", 3e-3),
+        },
+        "features_from": "mobilenet_v2", "scaling": ("none", "standard"),
+        "other_scalings": (("standard", "standard"), ("none", "none")), "rows": None, "share": 0.9, "width": 128,
+        "depth": 2, "bias_var": 0.01, "batch_size": 128, "epochs": 10, "seeds": 25, "other_seeds": 5, "group": 5,
+        "certified": 2, "certify_seconds": 15.0, "directions": 256, "farthest": 1e8,
+    },
+    quick={
+        "rows": 320, "seeds": 2, "other_seeds": 2, "group": 2, "certified": 1, "certify_seconds": 1.0, "epochs": 3,
+        "directions": 32,
+    },
+    run=run,
+    resumable=True,
+    data=("utkface", "mobilenet_v2"),
+)  # fmt: skip
