@@ -1,7 +1,7 @@
 """P1: one LayerNorm keeps a network's far field bounded.
 
-Holds: one module per figure or table that needs neither training nor data. May import: everything below papers.
-Never: reads data.
+Holds: one module per figure or table. May import: everything below papers. Never: fetches data or keeps a trained
+network.
 """
 
 from __future__ import annotations
