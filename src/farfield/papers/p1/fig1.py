@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -278,8 +278,8 @@ def _figure(
     panels = [_window(toy, [s for s in samples if s.toy == toy], names, data[toy], grid) for toy in data]
     panels += [_growth(toy, [s for s in samples if s.toy == toy], names, radii) for toy in data]
     caption = (
-        f"Above: mean over {seeds} networks with the smallest and the largest, ReLU; black: the 100 points; dotted: "
-        "the function. Below: the largest |f(±r)| of all networks of a kind."
+        f"Above: mean over {seeds} networks with the smallest and the largest, ReLU; black: a third of the points; "
+        "dotted: the function. Below: the largest |f(±r)| of all networks of a kind."
     )
     return Figure("Trained on [−5, 5] and followed outside", tuple(panels), caption, columns=len(data))
 
@@ -297,20 +297,28 @@ def _window(toy: str, own: Sequence[_Sample], names: Sequence[str], data: Datase
         np.concatenate([getattr(data.id, k).ravel(), getattr(data.ood, k).ravel()])[order][::5] for k in "xy"
     ]
     series.append(Series("", _digits(curve[0]), _digits(curve[1]), style="dotted", colour=7))
-    series.append(Series("", _digits(data.train.x[:, 0]), _digits(data.train.y), style="points", colour=6))
+    # A third of the points: all of them would hide the curves.
+    series.append(
+        Series("", _digits(data.train.x[::3, 0]), _digits(data.train.y[::3]), style="points", colour=6)
+    )
     top = 12.0 if toy == "sinusoid" else 1.15 * float(np.abs(data.ood.y).max())
     bottom = -0.3 * top if float(data.ood.y.min()) >= 0 else -top
     return Panel(toy, "x", "f(x)", tuple(series), y_range=(bottom, top))
 
 
 def _growth(toy: str, own: Sequence[_Sample], names: Sequence[str], radii: Sequence[float]) -> Panel:
+    """A colour for each norm, a style of line for each activation."""
+    styles: dict[str, Literal["line", "dashed", "dotted"]] = {"gelu": "dashed", "silu": "dotted"}
     series = [
         Series(
-            s.name, _digits(radii), _digits(s.largest.amax(0)),
-            style="dashed" if s.activation != "relu" else "line", colour=names.index(s.name),
+            s.name,
+            _digits(radii),
+            _digits(s.largest.amax(0)),
+            style=styles.get(s.activation, "line"),
+            colour=names.index(s.name) if s.activation == "relu" else 0 if s.bounds is None else 1,
         )
         for s in own
-    ]  # fmt: skip
+    ]
     return Panel(toy, "r", "max |f(±r)|", tuple(series), x_scale="log", y_scale="log")
 
 
@@ -361,7 +369,14 @@ EXPERIMENT = Experiment(
         "width": 128, "depth": 2, "seeds": 5, "epochs": 3000, "lr": 1e-3, "radii": [5.0, 25.0, 50.0, 500.0, 5e4],
         "half_width": 25.0, "points": 201, "certificate_seconds": 5.0,
     },
-    quick={"toys": ["sinusoid"], "seeds": 1, "epochs": 600, "points": 41},
+    quick={
+        "toys": ["sinusoid"], "seeds": 1, "epochs": 400, "points": 41,
+        "variants": {
+            "standard": ["relu", None, "none"], "LN first": ["relu", "layer", "first"],
+            "LN every": ["relu", "layer", "every"], "BatchNorm": ["relu", "batch", "every"],
+            "GELU": ["gelu", None, "none"],
+        },
+    },
     run=run,
     resumable=True,
     data=("sinusoid", "linear", "quadratic"),
