@@ -240,9 +240,8 @@ def _bounded(name: str, own: Sequence[_Sample]) -> list[ClaimVerdict]:
             f"{name}: every network stays within its certificate, however far",
             proved == len(bounds) and bool(torch.isfinite(bounds).all()) and float(margin.min()) >= 0.0,
             f"{proved} of {len(bounds)} proved bounded; |f| ≤ {float(bounds.abs().max()):.3g} certified for the "
-            f"largest; of each certified range {float(tight.min()):.1%} or more is attained, in {int((tight > 0.99).sum())} "
-            f"networks more than 99%; at ±10⁸ within "
-            f"{moved:.1e} of the horizon's limit",
+            f"largest; of each certified range {float(tight.min()):.1%} or more is attained, and more than 99% in "
+            f"{int((tight > 0.99).sum())} networks; at ±10⁸ within {moved:.1e} of the horizon's limit",
         )
     ]
 
