@@ -300,8 +300,12 @@ def _figure(samples: Sequence[_Sample], fresh: Tensor, seen: int, factors: Seque
         return made
 
     truth = Series("a + b·i", i, _digits(fresh[0, 1:, 0]), style="dotted", colour=6)
+    # What explodes may leave the picture: the others are to be seen.
+    window = float(f"{2.5 * float(fresh[0].abs().max()):.2g}")
     panels = (
-        Panel("one series continued", "i", "prediction", (*lines("example", i), truth)),
+        Panel(
+            "one series continued", "i", "prediction", (*lines("example", i), truth), y_range=(-window, window)
+        ),
         Panel("from its own predictions", "i", "error", tuple(lines("own_errors", i, 1)), y_scale="log"),
         Panel("from true values", "i", "error", tuple(lines("errors", i, 1)), y_scale="log"),
         Panel(
