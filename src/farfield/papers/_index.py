@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 __all__ = ["experiment", "experiment_names", "experiment_titles"]
 
 _TITLES = {
+    "p1.fig1": "P1 Figure 1: networks trained on 1-D toys and followed far outside",
     "p1.fig2": "P1 Figure 2: the tangent kernel of infinite width, without and with LayerNorm",
     "p1.fig2_finite": "P1 Figure 2 at finite width: empirical tangent kernels, without and with LayerNorm",
     "p1.width": "P1 (finite width): empirical tangent kernels approach those of infinite width",
     "p1.table1": "P1 Table 1: protein structure, within and beyond the training region",
     "p1.scaling": "P1 (scaling of inputs): the protein networks under other scalings",
     "p1.utkface": "P1 (UTKFace): age from frozen features, heads without and with LayerNorm",
+    "p1.series": "P1 (transformers): a decoder continues a + b·i, with and without LayerNorm after its embedding",
     "p2.table2": "P2 Table 2: isometry strength, closed forms against quadrature",
     "p2.tableC1": "P2 Table C.1: isometry strength under gain",
     "p2.fig3": "P2 Figure 3: isometry gap through depth against Theorem 4",
