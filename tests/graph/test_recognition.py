@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from torch.nn import functional
 
 from farfield.graph import Program, capture
+from farfield.nn import LayerNorm, Project
 from graph.support import EXACT, Function, assert_same, raw_program
 
 N, D = 3, 4
@@ -167,6 +168,44 @@ def test_groups_by_hand_are_a_layer_norm_of_the_reshaped_tensor():
         return ((g - mean(g)) / (g.var(-1, keepdim=True, correction=0) + EPS).sqrt()).view(N, D)
 
     assert only(program_of(grouped), "layer_norm").attributes["dim"] == (2,)
+
+
+@pytest.mark.parametrize("eps", [EPS, 0.0])
+def test_norms_of_this_library_are_found(eps):
+    for module, op in ((Project(eps), "rms_norm"), (LayerNorm(eps), "layer_norm")):
+        program = program_of(module)
+        node = only(program, op)
+        assert node.attributes["eps"] == pytest.approx(eps, rel=1e-12)
+        assert node.inputs[0] == program.inputs[0].name and node.attributes["eps_mode"] == "inside"
+
+
+def rescaled(x, *, root=0.1, share=0.1, size=None, terms=None):
+    """x/√(mean(x²) + share²) by way of y = x/s, or something near it."""
+    s = x.abs().amax(-1, keepdim=True).clamp(min=root)
+    y = x / s
+    return y * torch.rsqrt(
+        mean((y if terms is None else terms(x, y)) ** 2) + (share / (s if size is None else size(x))) ** 2
+    )
+
+
+def test_the_stabiliser_need_not_be_that_of_the_scaling():
+    assert only(program_of(lambda x: rescaled(x, share=0.3)), "rms_norm").attributes["eps"] == pytest.approx(
+        0.09
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": lambda x: x.abs().amax(-1, keepdim=True).clamp(min=0.2)},
+        {"size": lambda x: x.abs().amax(0, keepdim=True).clamp(min=0.1)},
+        {"size": lambda x: x.norm(dim=-1, keepdim=True).clamp(min=0.1)},
+        {"terms": lambda x, y: 2 * y},
+        {"terms": lambda x, y: x},
+    ],
+)
+def test_other_scalings_are_not_taken_for_it(change):
+    assert not program_of(lambda x: rescaled(x, **change)).find("rms_norm")
 
 
 NEAR_MISSES = {

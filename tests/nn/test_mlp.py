@@ -86,6 +86,20 @@ def check_structure(f: MLP, norm, placement, order: str, parametrization: str) -
     assert f.spec.norm == {None: "none", nn.LayerNorm: "custom"}.get(norm, norm)
 
 
+def test_widths_of_their_own():
+    f = MLP(4, 2, width=(5, 3), norm="layer", bias_var=0.1, generator=generator(0))
+    assert [tuple(m.weight.shape) for m in f if isinstance(m, nn.Linear)] == [(5, 4), (3, 5), (2, 3)]
+    assert f.spec.width == (5, 3) and f.spec.depth == 2 and f.spec.norm_layers == (0, 1)
+    same, twice = (
+        MLP(4, 2, **w, generator=generator(0)) for w in ({"width": (6, 6)}, {"width": 6, "depth": 2})
+    )
+    assert all(torch.equal(p, q) for p, q in zip(same.parameters(), twice.parameters(), strict=True))
+    with pytest.raises(InvalidValueError, match="one width for every hidden layer"):
+        MLP(4, 2, width=(5, 3), depth=3)
+    with pytest.raises(InvalidValueError, match="depth says how many"):
+        MLP(4, 2, width=5)
+
+
 def test_no_readout_and_affine_norms():
     f = MLP(4, None, width=6, depth=2, norm="layer", norm_affine=True, norm_eps=1e-3, generator=generator(0))
     assert f(torch.ones(3, 4)).shape == (3, 6)

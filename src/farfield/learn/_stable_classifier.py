@@ -62,8 +62,6 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
-            if not len(X):
-                raise InvalidValueError("Weights of the samples must not all be zero.")
         self.classes_, numbers = np.unique(y, return_inverse=True)
         self.input_scaling_ = Scaling.of(X, standardize=self.standardize, weights=weights)
         self._target_range = np.broadcast_to([0.0, 1.0], (len(self.classes_), 2))

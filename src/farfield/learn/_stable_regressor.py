@@ -106,8 +106,6 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
-            if not len(X):
-                raise InvalidValueError("Weights of the samples must not all be zero.")
         self.input_scaling_ = Scaling.of(X, standardize=self.standardize, weights=weights)
         self.target_scaling_ = Scaling.of(y, standardize=self.standardize, weights=weights)
         self._single = y.ndim == 1

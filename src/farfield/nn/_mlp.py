@@ -199,7 +199,7 @@ class MLP(Chain):
         depth = len(widths)
         if min(in_features, depth, *widths, 1 if out_features is None else out_features) < 1:
             raise InvalidValueError(
-                "An MLP has sizes and widths >= 1 and depth >= 1 hidden layers, got "
+                "An MLP has sizes and every width >= 1 and depth >= 1 hidden layers, got "
                 f"in_features={in_features}, out_features={out_features}, width={width}, depth={depth}."
             )
         if order not in ("pre", "post"):

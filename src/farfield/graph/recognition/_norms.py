@@ -58,9 +58,56 @@ def match_norm(view: View, node: Node) -> Node | None:
     if node.op == "mul" and None not in node.inputs:
         for top, other in (node.inputs, node.inputs[::-1]):
             assert other is not None
-            found = _quotient(view, node, top, other, _inverse_length(view, other))
+            found = _rescaled(view, node, top, other)
+            if found is None:
+                found = _quotient(view, node, top, other, _inverse_length(view, other))
             if found is not None:
                 return found
+    return None
+
+
+def _rescaled(view: View, node: Node, top: str | None, other: str) -> Node | None:
+    """y/√(mean(y²) + (c/s)²) with y = x/s and s a size of x: x/√(mean(x²) + c²), kept from overflow."""
+    y, root = view.at(top), view.statistic(other)
+    if y is None or y.op != "l2_normalize" or root.op != "rsqrt":
+        return None
+    x = y.operands[0]
+    terms = _scaled_terms(view, view.statistic(root.operands[0]), y)
+    if terms is None:
+        return None
+    mean, root_eps = terms
+    if not view.same(mean.source, top) or mean.correction != 0 or mean.centred or mean.eps != 0:
+        return None
+    if mean.order != 2 or set(mean.dim) != set(y.attributes["dim"]):
+        return None
+    return _quotient(view, node, x, other, replace(mean, source=view.plain(x), eps=root_eps**2))
+
+
+def _scaled_terms(view: View, total: Node, y: Node) -> tuple[Size, float] | None:
+    """The size whose square is mean(y²), and c, if a value is mean(y²) + (c/s)² with y = x/s; c = 0 without it."""
+    if total.op != "add" or None in total.inputs or total.attributes["alpha"] != 1:
+        mean = _square(view, total.name)
+        # Where s has a stabiliser, y is x over another number than its norm: near 0 the two are not the same.
+        return None if mean is None or y.attributes["eps"] != 0 else (mean, 0.0)
+    for first, second in (total.operands, total.operands[::-1]):
+        square, mean = view.statistic(second), _square(view, first, stabilised=True)
+        if square.op != "square" or mean is None:
+            continue
+        share = view.statistic(square.operands[0])
+        if share.op != "mul" or share.inputs[0] is None:
+            continue
+        number, inverse = view.number(share, 1, "other"), view.statistic(share.operands[0])
+        size = _length(view, inverse.operands[0]) if inverse.op == "reciprocal" else None
+        if number is None or size is None or not view.aligned(second, view.node(y.name), size.dim):
+            continue
+        attributes = y.attributes
+        if (
+            view.same(size.source, y.operands[0])
+            and set(size.dim) == set(attributes["dim"])
+            and (size.correction, size.centred, size.order) == (None, False, attributes["p"])
+            and (size.eps, size.eps_mode) == (attributes["eps"], attributes["eps_mode"])
+        ):
+            return mean, number
     return None
 
 
@@ -167,6 +214,8 @@ def _length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
         if eps is None or inner is None or inner.eps != 0:
             return None
         return replace(inner, eps=eps, eps_mode="outside" if node.op == "add" else "clamp")
+    if node.op == "relu":  # a size is never negative
+        return _length(view, node.operands[0], stabilised=stabilised)
     if node.op in ("sum", "amax"):
         terms = view.at(node.operands[0])
         if terms is not None and terms.op == "abs":

@@ -1,0 +1,332 @@
+"""Networks as estimators: scikit-learn's contract, and bounds that hold wherever an input lies."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from shape_checking import as_users_run_it
+
+pytest.importorskip("sklearn")
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import farfield
+from farfield.certify import UnboundedError
+from farfield.errors import InvalidValueError
+from farfield.learn import StableMLPClassifier, StableMLPRegressor
+from farfield.learn._stable_classifier import _softmax_bounds
+
+SMALL = {
+    "hidden_layer_sizes": (24, 16),
+    "max_epochs": 40,
+    "n_members": 2,
+    "random_state": 0,
+    "certify_seconds": 0.4,
+}
+
+
+def problem(n=120, d=3, outputs=None):
+    """Inputs on scales a thousand apart, targets far from 0."""
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(n, d)) * [100.0, 0.1, 3.0][:d] + [5.0, 0.0, -40.0][:d]
+    z = (X - X.mean(0)) / X.std(0)
+    y = 50.0 + 3.0 * np.sin(2 * z[:, 0]) + z[:, 1 % d]
+    return X, y if outputs is None else np.stack([y * 10.0**k for k in range(outputs)], 1)
+
+
+def labels(X):
+    return np.where(X[:, 0] > 5.0, "b", np.where(X[:, 2] > -40.0, "a", "c"))
+
+
+def far(X, seed=1):
+    u = np.random.default_rng(seed).normal(size=(50, X.shape[1])) * X.std(0)
+    return np.concatenate([X, *(X.mean(0) + r * u for r in (1e1, 1e3, 1e8, 1e30, 1e200, 1e300))])
+
+
+@parametrize_with_checks([StableMLPRegressor(), StableMLPClassifier()])
+def test_scikit_learns_own_checks(estimator, check):
+    with as_users_run_it():  # wrong arguments are part of the checks
+        check(estimator)
+
+
+# ------------------------------------------------------------------ bounds
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"norm": "layer", "placement": "first"},
+        {"norm": "layer", "placement": "second"},
+        {"norm": "layer", "placement": "every", "activation": "gelu"},
+        {"norm": "rms", "placement": "last", "activation": "tanh"},
+        {"norm": None, "certified_range": (0.0, 100.0)},
+        {"norm": "layer", "certified_range": (0.0, 100.0)},
+    ],
+    ids=str,
+)
+def test_no_prediction_leaves_the_bound(settings):
+    X, y = problem()
+    model = StableMLPRegressor(**SMALL, **settings).fit(X, y)
+    low, high = model.output_bound_
+    assert np.isfinite([low, high]).all() and low <= y.min() < y.max() <= high
+    predictions = model.predict(far(X))
+    assert np.isfinite(predictions).all()
+    assert low <= predictions.min() and predictions.max() <= high
+    assert model.far_field_report_.verdict == "BOUNDED"
+    if "certified_range" in settings:
+        assert (low, high) == (0.0, 100.0)
+    else:  # the proof is about the network that was fitted, and not too wide to be of use
+        assert high - low < 300 * np.ptp(y)
+
+
+def test_without_a_norm_nothing_is_promised():
+    X, y = problem()
+    for norm in (None, "batch"):
+        model = StableMLPRegressor(**SMALL, norm=norm).fit(X, y)
+        assert model.output_bound_.tolist() == [-np.inf, np.inf]
+        report = model.far_field_report_
+        assert report.verdict == "UNBOUNDED" and report.largest_slope[0] > 0
+        assert np.ptp(model.predict(far(X)[:-150])) > 1e7
+        with pytest.raises(UnboundedError):
+            model.certificates()
+
+
+def test_the_bound_is_about_the_fitted_weights():
+    X, y = problem()
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    wide = model.output_bound_
+    for member in model.members_:  # twice the readout, without asking for the bound again
+        member[-1].weight.data *= 1e4
+    predictions = model.predict(far(X))
+    assert predictions.max() > wide[1] or predictions.min() < wide[0]
+
+
+def test_more_time_never_widens_the_bound():
+    X, y = problem()
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    before = model.output_bound_
+    model.certificates(time_budget=2.0)
+    after = model.output_bound_
+    assert before[0] <= after[0] < after[1] <= before[1]
+
+
+def test_outputs_each_with_its_range():
+    X, y = problem(outputs=2)
+    ranges = [(0.0, 100.0), (300.0, 700.0)]
+    model = StableMLPRegressor(**SMALL, certified_range=ranges).fit(X, y)
+    np.testing.assert_array_equal(model.output_bound_, ranges)
+    predictions = model.predict(far(X))
+    assert predictions.shape == (len(far(X)), 2)
+    assert (predictions >= model.output_bound_[:, 0]).all() and (
+        predictions <= model.output_bound_[:, 1]
+    ).all()
+    assert len(model.far_field_report_.output_bound) == 2
+    free = StableMLPRegressor(**SMALL).fit(X, y)
+    assert free.output_bound_.shape == (2, 2)
+    predictions = free.predict(far(X))
+    assert (predictions >= free.output_bound_[:, 0]).all() and (predictions <= free.output_bound_[:, 1]).all()
+
+
+def test_a_wide_range_costs_no_accuracy():
+    X, y = problem(300)
+    settings = {**SMALL, "max_epochs": 150}
+    scores = [
+        StableMLPRegressor(**settings, certified_range=limits).fit(X, y).score(X, y)
+        for limits in (None, (40.0, 60.0), (-1e4, 1e4))
+    ]
+    assert scores[0] > 0.9 and max(scores) - min(scores) < 0.01, scores
+
+
+def test_a_range_that_cannot_hold_the_targets_is_refused():
+    X, y = problem()
+    with pytest.raises(InvalidValueError, match="does not hold the targets"):
+        StableMLPRegressor(certified_range=(50.0, 100.0)).fit(X, y)
+    for wrong in ((1.0, 0.0), (0.0, np.inf), (0.0, 1.0, 2.0), [(0.0, 1.0)] * 3):
+        with pytest.raises(InvalidValueError, match="certified_range is"):
+            StableMLPRegressor(certified_range=wrong).fit(X, y)
+
+
+# ------------------------------------------------------------------ far away
+
+
+def test_the_horizon_is_where_predictions_go():
+    X, y = problem()
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    axes = np.stack([np.eye(3), -np.eye(3)], 1).reshape(-1, 3)
+    np.testing.assert_allclose(model.horizon_.value[:, 0].numpy(), model.predict(1e14 * axes), rtol=1e-9)
+
+
+def test_the_module_is_the_predictor():
+    X, y = problem()
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    module = model.module_
+    np.testing.assert_allclose(
+        module(torch.from_numpy(X)).detach()[:, 0].numpy(), model.predict(X), rtol=1e-12
+    )
+    assert farfield.audit(module, (torch.from_numpy(X[:1]),)).verdict.name == "BOUNDED"
+
+
+def test_the_report_is_plain_data_and_reads_well():
+    X, y = problem()
+    report = StableMLPRegressor(**SMALL).fit(X, y).far_field_report_
+    assert json.loads(json.dumps(report.to_dict()))["verdict"] == "BOUNDED"
+    text = str(report)
+    assert "not the same as correct" in text and "targets were in [4" in text and "radius   1e+08" in text
+    (low, high), seen = report.output_bound[0], np.array(report.seen)
+    assert low <= seen.min() and seen.max() <= high
+
+
+def test_another_fit_forgets_the_first():
+    X, y = problem()
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    first = model.output_bound_, model.far_field_report_, model.horizon_
+    model.fit(X, 1000.0 * y)
+    assert model.output_bound_[1] > 100 * first[0][1] / 10
+    assert model.far_field_report_ is not first[1] and model.horizon_ is not first[2]
+
+
+# ------------------------------------------------------------------ ensembles and data
+
+
+def test_members_disagree_more_far_away():
+    X, y = problem()
+    model = StableMLPRegressor(**{**SMALL, "n_members": 5, "max_epochs": 150}).fit(X, y)
+    mean, near = model.predict(X, return_std=True)
+    np.testing.assert_array_equal(mean, model.predict(X))
+    _, away = model.predict(X.mean(0) + 30 * (X - X.mean(0)), return_std=True)
+    assert near.shape == y.shape and np.median(away) > 2 * np.median(near)
+    with pytest.raises(InvalidValueError, match="n_members to 2"):
+        StableMLPRegressor(**{**SMALL, "n_members": 1}).fit(X, y).predict(X, return_std=True)
+
+
+def test_a_member_does_not_depend_on_how_many_there_are():
+    X, y = problem()
+    few, many = (StableMLPRegressor(**{**SMALL, "n_members": k}).fit(X, y) for k in (2, 4))
+    for a, b in zip(few.members_, many.members_[:2], strict=True):
+        torch.testing.assert_close(a[0].weight, b[0].weight, rtol=1e-9, atol=1e-9)
+
+
+def test_early_stopping_keeps_the_best_of_every_member():
+    X, y = problem(1200)
+    model = StableMLPRegressor(**{**SMALL, "max_epochs": 30}).fit(X, y)
+    assert model.validation_losses_.shape == (30, 2) and model.n_iter_ <= 30
+    assert StableMLPRegressor(**SMALL, early_stopping=False).fit(X, y).validation_losses_ is None
+    with pytest.raises(InvalidValueError, match="holds some rows out"):
+        StableMLPRegressor(**SMALL, early_stopping=True, validation_fraction=1e-9).fit(X, y)
+
+
+def test_large_data_are_trained_in_float32_and_predicted_in_float64():
+    X, y = problem(400)
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    assert all(p.dtype == torch.float64 for m in model.members_ for p in m.parameters())
+    weight = model.members_[0][0].weight
+    assert torch.equal(weight, weight.float().double())
+
+
+def test_data_frames_in():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    X, y = problem()
+    plain = StableMLPRegressor(**SMALL).fit(X, y).predict(X)
+    for frame in (pandas.DataFrame(X, columns=["u", "v", "w"]), polars.DataFrame(X, schema=["u", "v", "w"])):
+        model = StableMLPRegressor(**SMALL).fit(frame, y)
+        assert model.feature_names_in_.tolist() == ["u", "v", "w"]
+        np.testing.assert_allclose(
+            model.predict(frame), plain, rtol=1e-12
+        )  # columns are summed in another order
+
+
+def test_pickles_with_what_it_has_proved():
+    X, y = problem()
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    bound = model.output_bound_
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(again.output_bound_, bound)
+
+
+def test_weights_are_ratios():
+    X, y = problem(50)
+    w = np.random.default_rng(3).uniform(0.5, 2.0, size=50)
+    a, b = (StableMLPRegressor(**SMALL).fit(X, y, sample_weight=s * w).predict(X) for s in (1.0, 1024.0))
+    np.testing.assert_allclose(a, b, rtol=1e-9)
+    assert not np.allclose(a, StableMLPRegressor(**SMALL).fit(X, y).predict(X), rtol=1e-6)
+    with pytest.raises(ValueError, match="non-zero"):
+        StableMLPRegressor().fit(X, y, sample_weight=np.zeros(50))
+
+
+def test_a_diverging_training_says_so():
+    X, y = problem()
+    with np.errstate(all="ignore"), pytest.raises(InvalidValueError, match="Lower learning_rate"):
+        StableMLPRegressor(
+            **{**SMALL, "max_epochs": 60}, norm=None, learning_rate=1e200, weight_decay=0.0
+        ).fit(X, y)
+
+
+def test_before_fit():
+    for model in (StableMLPRegressor(), StableMLPClassifier()):
+        for use in (lambda m: m.output_bound_, lambda m: m.module_, lambda m: m.far_field_report_):
+            with pytest.raises(NotFittedError):
+                use(model)
+
+
+def test_progress_is_shown(capsys):
+    X, y = problem(30)
+    StableMLPRegressor(**SMALL, verbose=True).fit(X, y)
+    assert "epoch 40 of 40" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------ classes
+
+
+def test_confidence_has_a_ceiling_for_every_input():
+    X, _ = problem(200)
+    model = StableMLPClassifier(**{**SMALL, "max_epochs": 100}).fit(X, labels(X))
+    assert model.score(X, labels(X)) > 0.9
+    p = model.predict_proba(far(X))
+    bound = model.output_bound_
+    assert bound.shape == (3, 2)
+    assert (p >= bound[:, 0]).all() and (p <= bound[:, 1]).all()
+    np.testing.assert_allclose(p.sum(1), 1.0, rtol=1e-12)
+    assert model.far_field_report_.verdict == "BOUNDED"
+
+
+def test_a_range_of_logits_is_a_ceiling():
+    X, _ = problem(200)
+    y = X[:, 0] > 5.0
+    model = StableMLPClassifier(**{**SMALL, "max_epochs": 150}, certified_range=(-2.0, 2.0)).fit(X, y)
+    ceiling = 1 / (1 + np.exp(-4.0))
+    np.testing.assert_allclose(model.output_bound_, [[1 - ceiling, ceiling]] * 2, atol=1e-11)
+    p = model.predict_proba(far(X))
+    assert 0.9 < p.max() <= model.output_bound_.max()
+    with pytest.raises(InvalidValueError, match="of the logits"):
+        StableMLPClassifier(certified_range=(2.0, -2.0)).fit(X, y)
+
+
+def test_without_a_norm_confidence_reaches_one():
+    X, _ = problem(200)
+    model = StableMLPClassifier(**SMALL, norm=None).fit(X, labels(X))
+    np.testing.assert_array_equal(model.output_bound_, [[0.0, 1.0]] * 3)
+    assert model.predict_proba(1e6 * X).max() == 1.0
+
+
+def test_softmax_bounds_are_attained():
+    draw = np.random.default_rng(0)
+    logits = np.sort(draw.normal(size=(4, 2)), 1)
+    found = _softmax_bounds(logits)
+    for k in range(4):
+        for side in (0, 1):
+            corner = logits[:, 1 - side].copy()
+            corner[k] = logits[k, side]
+            assert np.isclose(found[k, side], np.exp(corner[k]) / np.exp(corner).sum(), rtol=1e-12)
+    inside = logits[:, 0] + draw.uniform(size=(1000, 4)) * np.ptp(logits, 1)
+    p = np.exp(inside) / np.exp(inside).sum(1, keepdims=True)
+    assert (p >= found[:, 0]).all() and (p <= found[:, 1]).all()
+
+
+def test_used_as_any_estimator():
+    X, y = problem()
+    assert cross_val_score(StableMLPRegressor(**{**SMALL, "max_epochs": 100}), X, y, cv=3).shape == (3,)
