@@ -8,9 +8,9 @@ batches the same networks in mini-batches of 256.
 small   10 seeds of the same four variants on 100 points, as P1's toys.
 
 The plain loop is what a user writes: a module, torch's Adam, zero_grad, backward, step; all on the same data, from
-the same parameters, with as many threads. Ratios are of CPU time and of wall time, the least of several rounds that take
-turns. The products alone (the matrix multiplications of forward and backward, nothing else) say what is left to gain.
-Both ways must end at the same parameters: the largest difference is printed.
+the same parameters, with as many threads. Ratios are of CPU time and of wall time, the least of several rounds that
+take turns. The products alone (the matrix multiplications of forward and backward, nothing else) say what is left to
+gain. Both ways must end at the same parameters: the largest difference is printed.
 """
 
 from __future__ import annotations

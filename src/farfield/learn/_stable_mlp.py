@@ -145,10 +145,11 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = max(done.epochs[k] for k in kept)
 
     def _member(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> nn.Module:
+        sizes = tuple(int(width) for width in np.atleast_1d(self.hidden_layer_sizes))
         net = MLP(
             inputs,
             outputs,
-            width=self.hidden_layer_sizes,
+            width=sizes,
             activation=self.activation,
             norm=self.norm,
             placement=self.placement,

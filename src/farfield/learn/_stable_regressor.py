@@ -33,11 +33,11 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     Parameters
     ----------
     hidden_layer_sizes
-        Widths of the hidden layers.
+        Widths of the hidden layers; one number for one layer.
     activation
         Name, callable or elementwise module.
     norm
-        ``"layer"``, ``"rms"``, ``"grouped"`` (bounded), ``"batch"`` or None (not bounded).
+        ``"layer"`` or ``"rms"`` (bounded), ``"batch"`` or None (not bounded).
     placement
         ``"first"``, ``"second"``, ``"last"``, ``"every"`` or the hidden layers' indices: where the norms sit, before
         the activation.

@@ -52,8 +52,8 @@ def train(
     models
         Given with their initial parameters and not changed. A parameter with ``requires_grad=False`` stays.
     x, y
-        Rows of inputs, (n, …), and targets, (n, outputs) or, for cross-entropy, (n,) of int64. The same for all
-        models; ``rows`` says which of them each one sees.
+        Rows of inputs, (n, …), and targets, (n, outputs) or, for cross-entropy, (n,) of int64, on the models' device.
+        The same for all models; ``rows`` says which of them each one sees.
     training
         Settings; ``Training()`` if None.
     seeds
@@ -161,10 +161,12 @@ class _Run:
     ) -> None:
         count = len(models)
         self.models, self.x, self.y, self.training, self.seeds = models, x, y, training, seeds
-        self.rows = None if rows is None else rows.expand(count, -1)
-        self.validation_rows = None if validation_rows is None else validation_rows.expand(count, -1)
+        self.rows = None if rows is None else rows.to(x.device).expand(count, -1)
+        self.validation_rows = (
+            None if validation_rows is None else validation_rows.to(x.device).expand(count, -1)
+        )
         self.row_count = len(x) if rows is None else rows.shape[-1]
-        self.weights = None if weights is None else _normalised(weights, self.rows, count)
+        self.weights = None if weights is None else _normalised(weights.to(x.device), self.rows, count)
         rates = training.lr if isinstance(training.lr, tuple) else (training.lr,) * count
         keys = [(structure(model), rate) for model, rate in zip(models, rates, strict=True)]
         self.groups = [_Group(members, Stack([models[k] for k in members])) for members in _grouped(keys)]
@@ -217,13 +219,13 @@ class _Run:
                 each = each * _take_weights(self.weights, members, numbers)
             sums = each.sum(1)
             (sums.sum() / count).backward()
-            total += sums.detach().double()
+            total += sums.detach().double().cpu()
         return total
 
     def _forward(self, stack: Stack, inputs: Tensor) -> Tensor:
         if self.training.precision == "float32":
             return stack(inputs)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(inputs.device.type, torch.bfloat16):
             output = stack(inputs)
         return output.to(inputs.dtype if inputs.is_floating_point() else torch.float32)
 
@@ -236,6 +238,7 @@ class _Run:
         order = torch.from_numpy(
             np.stack([np.random.default_rng([s, self.epoch]).permutation(self.row_count) for s in self.seeds])
         )
+        order = order.to(self.x.device)
         order = order if self.rows is None else self.rows.gather(1, order)
         for start in range(0, self.row_count, size):
             batch = order[:, start : start + size]
@@ -255,8 +258,8 @@ class _Run:
                     weight = torch.ones_like(each)
                 else:
                     weight = _take_weights(self.weights, members, numbers).double()
-                total += (weight * each).sum(1)
-                scale += weight.sum(1)
+                total += (weight * each).sum(1).cpu()
+                scale += weight.sum(1).cpu()
             found[members] = total / scale
         found[self.stopped] = torch.nan
         better = found < self.best_loss  # NaN is not
@@ -328,7 +331,8 @@ def _keep(group: _Group, better: Tensor) -> None:
         group.best = {name: t.detach().clone() for name, t in group.stack.state().items()}
         return
     for name, tensor in group.stack.state().items():
-        group.best[name][better] = tensor.detach()[better]
+        chosen = better.to(tensor.device)
+        group.best[name][chosen] = tensor.detach()[chosen]
 
 
 def _grouped(keys: Sequence[Any]) -> list[tuple[int, ...]]:
