@@ -1,7 +1,7 @@
 """Gram matrices of a batch: how close to orthogonal, and what normalisation and depth do to that.
 
-Holds: isometry and its gap, Lyapunov γ, soft cosine, P2's statements as they hold, mean-field dynamics, ends of a
-spectrum.
+Holds: isometry and its gap, Lyapunov γ, soft cosine, P2's statements as they hold, mean-field dynamics, the gap along
+a network, ends of a spectrum.
 May import: gaussian, errors, _typing. Never: builds networks or touches data.
 """
 
@@ -24,10 +24,12 @@ from farfield.geometry._normalization import (
     normalization_gain,
     theorem1_bound,
 )
+from farfield.geometry._record import IsometryRecord, record_isometry
 
 __all__ = [
     "Eigenvalue",
     "GapPrediction",
+    "IsometryRecord",
     "Spectrum",
     "corollary2_bound",
     "corollary3_bound",
@@ -45,6 +47,7 @@ __all__ = [
     "normalization_gain",
     "normalized_gram",
     "predict_gap",
+    "record_isometry",
     "soft_cosine",
     "theorem1_bound",
     "theorem4_bound",

@@ -1,0 +1,176 @@
+"""The isometry gap at every layer of a network, in one pass."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from farfield.errors import InvalidValueError
+from farfield.geometry._isometry import isometry_gap
+
+__all__ = ["IsometryRecord", "record_isometry"]
+
+_PIECE = 2**22
+"""Numbers of an activation that are converted to float64 at once: 32 MB."""
+
+
+@dataclass(frozen=True)
+class IsometryRecord:
+    """Isometry gaps along a network, in the order of its calls.
+
+    Parameters
+    ----------
+    names
+        Of the modules; one that is called again is listed again.
+    kinds
+        Their types.
+    gaps
+        −log isometry of the Gram matrix of each output, float64; the mean over sequences where tokens are compared.
+        ∞ for a singular matrix, NaN where an output was not finite or zero.
+    rows
+        How many samples, or tokens, each matrix compares.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    gaps: Tensor
+    rows: tuple[int, ...]
+
+
+def record_isometry(
+    model: nn.Module,
+    batch: Any,
+    *,
+    layers: type[nn.Module] | tuple[type[nn.Module], ...] | Iterable[str] | None = None,
+    axis: Literal["sample", "token"] = "sample",
+    most_rows: int | None = None,
+) -> IsometryRecord:
+    r"""Run a model once and say how close to orthogonal its representation is after every layer.
+
+    At each chosen module the Gram matrix of the output's rows is formed, its gap taken, and nothing kept but the
+    number: memory beyond the forward pass is one n × n matrix and 32 MB. Gradients are off, the mode of the model
+    (training or evaluation) is left as it is, and no hook stays behind.
+
+    Parameters
+    ----------
+    model
+        Any module.
+    batch
+        What it is called with: a tensor, a tuple of arguments or a dict of them by name.
+    layers
+        Types of modules, or names as ``named_modules`` has them; every module without children by default.
+    axis
+        ``"sample"``: rows are the samples, all else is flattened, and modules whose output has another first axis are
+        passed over. ``"token"``: outputs of shape (samples, tokens, features), a matrix of tokens for each sample.
+    most_rows
+        Compare only the first so many rows.
+
+    Returns
+    -------
+    IsometryRecord
+        Cost beside the forward pass: n²·d operations a layer and one eigenvalue problem of size n.
+
+    References
+    ----------
+    [P2] Figures 2, C.4 and C.5.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Linear(8, 256), nn.LayerNorm(256))
+    >>> record = record_isometry(net, torch.randn(4, 8, generator=torch.Generator().manual_seed(0)))
+    >>> record.names, record.rows
+    (('0', '1'), (4, 4))
+    """
+    if axis not in ("sample", "token"):
+        raise InvalidValueError(f"Rows are compared along the axis 'sample' or 'token', got {axis!r}.")
+    arguments, keywords = _arguments(batch)
+    count = _count(arguments, keywords)
+    found: list[tuple[str, str, float, int]] = []
+
+    def look(name: str, module: nn.Module, _: Any, output: Any) -> None:
+        rows = _rows(output, axis, count)
+        if rows is not None:
+            rows = rows if most_rows is None else rows[:, :most_rows]
+            found.append((name, type(module).__name__, _gap(rows), rows.shape[1]))
+
+    handles = [
+        module.register_forward_hook(functools.partial(look, name)) for name, module in _chosen(model, layers)
+    ]
+    try:
+        with torch.no_grad():
+            model(*arguments, **keywords)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not found:
+        raise InvalidValueError(
+            f"None of the {len(handles)} modules gave rows to compare along the axis {axis!r}: samples need a first "
+            "axis as long as the batch, tokens an output of shape (samples, tokens, features)."
+        )
+    names, kinds, gaps, sizes = zip(*found, strict=True)
+    return IsometryRecord(names, kinds, torch.tensor(gaps, dtype=torch.float64), sizes)
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(batch, dict):
+        return (), batch
+    return (batch if isinstance(batch, tuple) else (batch,)), {}
+
+
+def _count(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int | None:
+    """How many samples there are: the first axis of the first tensor."""
+    tensors = (v for v in (*arguments, *keywords.values()) if isinstance(v, Tensor) and v.ndim > 0)
+    first = next(tensors, None)
+    return None if first is None else len(first)
+
+
+def _chosen(
+    model: nn.Module, layers: type[nn.Module] | tuple[type[nn.Module], ...] | Iterable[str] | None
+) -> list[tuple[str, nn.Module]]:
+    every = dict(model.named_modules())
+    if layers is None:
+        return [(name, module) for name, module in every.items() if not any(True for _ in module.children())]
+    if isinstance(layers, type):
+        layers = (layers,)
+    wanted = tuple(layers)
+    types = tuple(kind for kind in wanted if isinstance(kind, type))
+    names = {name for name in wanted if isinstance(name, str)}
+    unknown = names - set(every)
+    if unknown:
+        raise InvalidValueError(
+            f"The model has no module named {', '.join(sorted(unknown))}; it has {', '.join(list(every)[1:13])}…"
+        )
+    chosen = [(name, module) for name, module in every.items() if isinstance(module, types) or name in names]
+    if not chosen:
+        raise InvalidValueError(f"The model has no module of the types {[kind.__name__ for kind in types]}.")
+    return chosen
+
+
+def _rows(output: Any, axis: str, count: int | None) -> Tensor | None:
+    """Shape (matrices, rows, features), or None for an output that has no such rows."""
+    if isinstance(output, (tuple, list)):
+        output = next((o for o in output if isinstance(o, Tensor)), None)
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        return None
+    if axis == "token":
+        return output if output.ndim == 3 else None
+    return output.reshape(1, len(output), -1) if output.ndim > 1 and len(output) == count else None
+
+
+def _gap(rows: Tensor) -> float:
+    """The mean over matrices of the gap of X Xᵀ, in float64, features piece by piece."""
+    gaps = []
+    for x in rows:
+        step = max(1, _PIECE // len(x))
+        gram = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
+        for start in range(0, x.shape[1], step):
+            piece = x[:, start : start + step].double()
+            gram.addmm_(piece, piece.mT)
+        usable = bool(torch.isfinite(gram).all()) and bool(gram.any())
+        gaps.append(float(isometry_gap(gram)) if usable else float("nan"))
+    return sum(gaps) / len(gaps)

@@ -1,0 +1,109 @@
+"""The gap along a network: every layer's, in one pass, leaving nothing behind."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from farfield.errors import InvalidValueError
+from farfield.geometry import gram, isometry_gap, record_isometry
+from farfield.nn import MLP
+
+
+def draw(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def by_hand(rows):
+    return float(isometry_gap(gram(rows.double())))
+
+
+def test_every_leaf_in_the_order_of_calls():
+    net = MLP(
+        5, None, width=40, depth=3, norm="layer", order="post", generator=torch.Generator().manual_seed(0)
+    )
+    x = draw(6, 5, dtype=torch.float32)
+    record = record_isometry(net, x)
+    h, expected = x, []
+    for module in net:
+        h = module(h)
+        expected.append(by_hand(h.detach()))
+    torch.testing.assert_close(
+        record.gaps, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12
+    )
+    assert record.kinds[:3] == ("Linear", "ReLU", "LayerNorm") and set(record.rows) == {6}
+
+
+def test_pictures_are_flattened_and_features_come_in_pieces(monkeypatch):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 7)).double()
+    x = draw(5, 3, 8, 8)
+    whole = record_isometry(net, x)
+    monkeypatch.setattr("farfield.geometry._record._PIECE", 5 * 11)
+    torch.testing.assert_close(record_isometry(net, x).gaps, whole.gaps, rtol=1e-12, atol=0)
+    assert whole.gaps[0] == pytest.approx(by_hand(net[0](x).flatten(1).detach()), rel=1e-12)
+
+
+def test_tokens():
+    block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0).double().eval()
+    x = draw(3, 7, 16)
+    record = record_isometry(block, x, axis="token", layers=nn.LayerNorm)
+    assert record.names == ("norm1", "norm2") and record.rows == (7, 7)
+    expected = sum(by_hand(sequence) for sequence in block(x).detach()) / 3
+    assert record.gaps[1] == pytest.approx(expected, rel=1e-9)
+    assert record_isometry(block, x, axis="token", layers=nn.LayerNorm, most_rows=4).rows == (4, 4)
+
+
+def test_a_module_called_twice_is_listed_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4).double()
+
+        def forward(self, x, *, scale):
+            return self.layer(scale * self.layer(x)), "not a tensor"
+
+    record = record_isometry(Twice(), {"x": draw(3, 4), "scale": 2.0})
+    assert record.names == ("layer", "layer") and record.gaps[0] != record.gaps[1]
+
+
+def test_what_has_no_gap_is_nan_and_what_is_singular_infinite():
+    class Spoil(nn.Module):
+        def forward(self, x):
+            return x * torch.tensor([math.nan])
+
+    record = record_isometry(nn.Sequential(nn.Linear(2, 9).double(), nn.Tanh(), Spoil()), draw(4, 2))
+    assert math.isnan(record.gaps[2]) and math.isfinite(record.gaps[1])
+    flat = nn.Linear(2, 9, bias=False).double()
+    assert math.isinf(record_isometry(flat, draw(4, 2)).gaps[0])  # four points of a plane
+
+
+def test_nothing_stays_behind():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double().train()
+    record_isometry(net.eval(), draw(5, 3))
+    assert not net.training and not any(m._forward_hooks for m in net.modules())
+    assert all(p.grad is None for p in net.parameters())
+
+    class Fails(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3).double()
+
+        def forward(self, x):
+            self.inner(x)
+            raise RuntimeError("on the way")
+
+    model = Fails()
+    with pytest.raises(RuntimeError, match="on the way"):
+        record_isometry(model, draw(5, 3))
+    assert not model.inner._forward_hooks
+
+
+def test_errors_teach():
+    net = nn.Sequential(nn.Linear(3, 4)).double()
+    with pytest.raises(InvalidValueError, match="no module named missing"):
+        record_isometry(net, draw(2, 3), layers=["missing"])
+    with pytest.raises(InvalidValueError, match="LayerNorm"):
+        record_isometry(net, draw(2, 3), layers=nn.LayerNorm)
+    with pytest.raises(InvalidValueError, match="samples, tokens, features"):
+        record_isometry(net, draw(2, 3), axis="token")
