@@ -408,6 +408,15 @@ def signalled_on(number, item):
     return item
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, as at a terminal: a job started in the background of a script has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_stops_cleanly(tmp_path, any_engine):
     checkpoint, threads = Checkpoint(tmp_path, fingerprint("signal")), threading.active_count()
     with pytest.raises(KeyboardInterrupt):
