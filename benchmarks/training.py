@@ -80,7 +80,7 @@ def products(models: list[nn.Module], x: Tensor, epochs: int) -> None:
     step = 4096
     hidden, back = torch.randn(step, WIDTH), torch.randn(step, WIDTH)
     for model in models:
-        first, second = (m.weight.detach() for m in list(model)[:5] if isinstance(m, nn.Linear))
+        first, second, _ = (m.weight.detach() for m in model if isinstance(m, nn.Linear))
         for _ in range(epochs):
             for start in range(0, len(x), step):
                 piece = x[start : start + step]

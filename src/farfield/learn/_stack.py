@@ -138,8 +138,11 @@ def _steps(model: nn.Module) -> tuple[tuple[str, Step], ...] | None:
     """The layers of a chain with their rules, or None if there is one without."""
     named = dict(model.named_parameters())
     made: list[tuple[str, Step]] = []
+    fresh = False
     for name, module in _leaves(model, ""):
-        rule = _rule(module)
+        # What a layer has just made and does not need for its own gradients is overwritten.
+        rule = _relu_in_place if fresh and type(module) is nn.ReLU else _rule(module)
+        fresh = type(module) in (nn.Linear, ScaledLinear, nn.LayerNorm)
         # A tied parameter is listed under its first name only.
         known = all(f"{name}{own}" in named for own, _ in module.named_parameters())
         if rule is None or not known or module._forward_hooks or module._forward_pre_hooks:
@@ -177,6 +180,10 @@ def _rule(module: nn.Module) -> Step | None:
     if type(module) is nn.BatchNorm1d and module.momentum is not None:
         return partial(_batch_norm, module)
     return None
+
+
+def _relu_in_place(stack: Stack, name: str, x: Tensor) -> Tensor:
+    return torch.relu_(x)
 
 
 def _linear(stack: Stack, name: str, x: Tensor) -> Tensor:
