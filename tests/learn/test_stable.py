@@ -18,6 +18,7 @@ import farfield
 from farfield.certify import UnboundedError
 from farfield.errors import InvalidValueError
 from farfield.learn import StableMLPClassifier, StableMLPRegressor
+from farfield.learn._members import evaluate
 from farfield.learn._stable_classifier import _softmax_bounds
 
 SMALL = {
@@ -330,3 +331,138 @@ def test_softmax_bounds_are_attained():
 def test_used_as_any_estimator():
     X, y = problem()
     assert cross_val_score(StableMLPRegressor(**{**SMALL, "max_epochs": 100}), X, y, cv=3).shape == (3,)
+
+
+# ------------------------------------------------------------------ floating point
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms", "grouped", torch.nn.LayerNorm], ids=str)
+@pytest.mark.parametrize("widths", [(2,), (4,), (1,)], ids=str)
+def test_where_a_norm_sees_large_equal_entries(widths, norm):
+    """A direction u with W u = 1: torch's LayerNorm answers with rounding times |x|."""
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(100, 6))
+    settings = {
+        **SMALL,
+        "hidden_layer_sizes": widths,
+        "activation": "identity",
+        "n_members": 1,
+        "max_epochs": 10,
+    }
+    model = StableMLPRegressor(**settings, norm=norm).fit(X, X[:, 0])
+    weight = model.members_[0][0].weight.detach().numpy()
+    u = np.linalg.pinv(weight) @ np.ones(len(weight))
+    low, high = model.output_bound_
+    for size in (1e6, 1e12, 1e14, 1e16, 1e20, 1e49, 1e60, 1e200):
+        rays = draw.uniform(1.0, 2.0, size=(500, 1)) * draw.choice([-1.0, 1.0], size=(500, 1)) * u
+        predictions = model.predict(model.input_scaling_.invert(size * rays))
+        assert low <= predictions.min() and predictions.max() <= high, size
+
+
+def test_careful_norms_are_the_norms():
+    x = torch.randn(50, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    layer = torch.nn.LayerNorm(12, dtype=torch.float64)
+    grouped = farfield.nn.GroupedLayerNorm(12, 3, elementwise_affine=True).double()
+    for norm in (layer, grouped):
+        with torch.no_grad():
+            for p in norm.parameters():
+                p.normal_(generator=torch.Generator().manual_seed(1))
+        torch.testing.assert_close(evaluate(norm, x), norm(x), rtol=1e-12, atol=1e-12)
+    # What torch does with all but equal entries, and this does not.
+    x = (
+        1e50
+        * (1 + torch.rand(2000, 1, dtype=torch.float64))
+        * (1 + 2.3e-16 * torch.eye(3, dtype=torch.float64)[0])
+    )
+    layer = torch.nn.LayerNorm(3, elementwise_affine=False)
+    assert float(layer(x).norm(dim=1).max()) > 1e3
+    y = evaluate(layer, x)
+    assert float(y.norm(dim=1).max()) <= 3**0.5 * (1 + 1e-14) and float(y.sum(1).abs().max()) < 1e-14
+
+
+def test_a_range_is_kept_after_training_in_float32():
+    X, _ = problem(300)
+    y = X[:, 0] > 5.0
+    model = StableMLPClassifier(**{**SMALL, "max_epochs": 100}, certified_range=(-0.3, 0.3)).fit(X, y)
+    p = model.predict_proba(far(X))
+    assert 0.64 < p.max() <= model.output_bound_.max()
+    regressor = StableMLPRegressor(**SMALL, certified_range=(0.1, 100.3)).fit(*problem(300))
+    found = regressor.module_(1e3 * torch.from_numpy(X)).detach()
+    assert float(found.min()) > 0.1 - 1e-12 and float(found.max()) < 100.3 + 1e-12
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
+def test_units_do_not_matter(size):
+    X, y = problem(60)
+    size = 2.0 ** round(np.log2(size))  # so that nothing rounds
+    plain = StableMLPRegressor(**SMALL).fit(X, y)
+    for model, x in (
+        (StableMLPRegressor(**SMALL).fit(size * X, y), size * X),
+        (StableMLPRegressor(**SMALL).fit(X, y, sample_weight=np.full(60, size)), X),
+    ):
+        np.testing.assert_allclose(model.predict(x), plain.predict(X), rtol=1e-9)
+    scaled = StableMLPRegressor(**SMALL).fit(X, size * y)
+    np.testing.assert_allclose(scaled.predict(X) / size, plain.predict(X), rtol=1e-9)
+    np.testing.assert_allclose(
+        scaled.predict(X, return_std=True)[1] / size, plain.predict(X, return_std=True)[1], rtol=1e-7
+    )
+    one = size ** np.array([1.0, 0.0, 0.0])  # one column alone: still nothing is far
+    model = StableMLPRegressor(**SMALL).fit(one * X, y)
+    np.testing.assert_allclose(model.predict(one * X), plain.predict(X), rtol=1e-9)
+
+
+def test_columns_and_targets_at_the_end_of_the_numbers():
+    X, y = problem(60)
+    X[:, 1] = 1.7e308
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    assert np.isfinite(model.predict(X)).all() and np.isfinite(model.predict(-X)).all()
+    assert (StableMLPRegressor(**SMALL).fit(X, np.full(60, 1e308)).predict(X) == 1e308).all()
+
+
+def test_a_large_offset_of_the_targets():
+    X, y = problem(60)
+    model = StableMLPRegressor(**{**SMALL, "n_members": 5}).fit(X, 1e12 + 1e-3 * y)
+    each = model.target_scaling_.invert(model._network_bounds().mean(0))
+    # A member at its bound is inside, whatever rounding does to numbers of this size.
+    assert (model.output_bound_ == each[0]).all()
+    low, high = model._network_bounds()[:, 0].T
+    model._outputs = lambda inputs: torch.from_numpy(np.stack([low, high], 1)[:, :, None])
+    assert (model.predict(X[:2]) == model.output_bound_).all()
+
+
+def test_norms_and_activations_of_ones_own():
+    X, y = problem()
+    for settings in (
+        {"norm": torch.nn.LayerNorm},
+        {"norm": lambda width: torch.nn.RMSNorm(width).double()},
+        {"activation": torch.nn.PReLU().double()},
+        {"norm": None, "activation": "exp", "certified_range": (0.0, 100.0)},
+    ):
+        for n in (120, 300):
+            data = problem(n)
+            model = StableMLPRegressor(**SMALL, **settings).fit(*data)
+            predictions = model.predict(far(X))
+            low, high = model.output_bound_
+            assert low <= predictions.min() and predictions.max() <= high
+
+
+def test_without_any_place_for_the_norm_nothing_is_brought_nearer():
+    X, y = problem()
+    model = StableMLPRegressor(**SMALL, placement=[]).fit(X, y)
+    near, away = (np.abs(model.predict(size * X)).max() for size in (1e40, 1e200))
+    np.testing.assert_allclose(away, 1e160 * near, rtol=1e-6)
+
+
+def test_no_batch_of_one_row_for_batch_norm():
+    X, y = problem(65)
+    assert np.isfinite(StableMLPRegressor(**SMALL, norm="batch").fit(X, y).predict(X)).all()
+    for settings, rows in (({"batch_size": 8}, 65), ({}, 1)):
+        with pytest.raises(InvalidValueError, match="needs two rows"):
+            StableMLPRegressor(**SMALL, norm="batch", **settings).fit(X[:rows], y[:rows])
+
+
+def test_directions_are_rows():
+    X, y = problem(30)
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    with pytest.raises(InvalidValueError, match=r"shape \(m, 3\)"):
+        model.horizon([1.0, 0.0, 0.0])

@@ -362,3 +362,106 @@ def test_names_are_checked():
     object.__setattr__(wrong, "optimizer", "adamm")  # past the check of types that tests run under
     with pytest.raises(KeyError, match="Did you mean 'adam'"):
         wrong.__post_init__()
+
+
+# ------------------------------------------------------------------ models that look alike
+
+
+class Times(nn.Module):
+    """Prints the same whatever its factor."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor, self.linear = factor, nn.Linear(3, 2, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.factor * self.linear(x)
+
+
+def test_models_that_print_alike_are_not_taken_for_one_another():
+    x, _ = data()
+    functions = (lambda z: torch.sin(z), lambda z: torch.tanh(z))
+    for models in (
+        [Times(1.0), Times(5.0)],
+        [mlp(0, activation=f) for f in functions],
+        [mlp(0, certified_range=(-1.0, 1.0 + k * 1e-9)) for k in range(2)],
+    ):
+        expected = torch.stack([m.eval()(x) for m in models]).detach()
+        torch.testing.assert_close(predict_all(models, x), expected, rtol=1e-13, atol=1e-13)
+        with pytest.raises(InvalidValueError, match="one value of every setting"):
+            Stack(models)
+
+
+def test_models_that_are_alike_are_stacked():
+    act = lambda z: z * torch.sigmoid(z)  # noqa: E731
+    for family in (*FAMILIES.values(), lambda seed: mlp(seed, activation=act), lambda seed: Times(3.0)):
+        assert Stack([family(seed) for seed in range(2)]).size == 2
+
+
+def test_a_checkpoint_knows_settings_that_are_not_printed(tmp_path):
+    x, y = data()
+    models = [Times(1.0), Times(1.0)]
+    models[1].load_state_dict(models[0].state_dict())
+    models[1].factor = 5.0
+    train(models[:1], x, y, training=Training(epochs=2), checkpoint=tmp_path)
+    with pytest.raises(InvalidValueError, match="another computation"):
+        train(models[1:], x, y, training=Training(epochs=2), checkpoint=tmp_path)
+
+
+def test_a_module_that_stands_twice_is_run_twice():
+    x, y = data()
+    act, norm = nn.ReLU(), nn.BatchNorm1d(5, affine=False, dtype=torch.float64)
+    linear = [nn.Linear(a, b, dtype=torch.float64) for a, b in ((3, 5), (5, 5), (5, 2))]
+    training = Training(epochs=4, lr=0.01)
+    for between in ([act], [norm], [norm, act]):
+        model = nn.Sequential(linear[0], *between, linear[1], *between, linear[2])
+        done = train([model], x, y, training=training).models[0]
+        same(done, alone(model, x, y, training, 0))
+        torch.testing.assert_close(predict_all([done], x)[0], done(x).detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_hooks_on_a_container_are_run():
+    x, _ = data()
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.Linear(3, 2)).double()
+    model[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    torch.testing.assert_close(predict_all([model], x)[0], model(x).detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_targets_of_another_shape_are_refused():
+    x, y = data()
+    for model, target in ((mlp(0), y[:, :1]), (nn.Sequential(mlp(0), nn.Flatten(0)), y)):
+        with pytest.raises(InvalidValueError, match="of a row have one shape"):
+            train([model], x, target, training=Training(epochs=1))
+
+
+def test_weights_may_be_integers():
+    x, y = data()
+    counts = torch.randint(0, 4, (40,), generator=generator(1))
+    a, b = (
+        train([mlp(0)], x, y, training=Training(epochs=3), weights=w).models[0]
+        for w in (counts, counts.double())
+    )
+    same(a, b, 0.0)
+
+
+def test_what_happens_after_its_stop_is_not_a_models_own():
+    x, y = data(60)
+    rows, held = torch.arange(30), torch.arange(30, 60)
+    y = y + torch.randn(y.shape, generator=generator(3), dtype=y.dtype)
+    models = [mlp(0, width=32), mlp(1)]
+    # The first stops early; its rate makes it overflow only later, while the second goes on.
+    training = Training(epochs=80, optimizer="sgd", lr=(40.0, 1e-3), patience=3, schedule="constant")
+    both = train(models, x, y, training=training, rows=rows, validation_rows=held)
+    one = train(
+        models[:1],
+        x,
+        y,
+        training=Training(epochs=80, optimizer="sgd", lr=40.0, patience=3),
+        rows=rows,
+        validation_rows=held,
+    )
+    count = one.trained[0]
+    assert both.trained[0] == count < both.trained[1]
+    assert both.diverged == one.diverged
+    assert bool(both.losses[count:, 0].isnan().all())
+    torch.testing.assert_close(both.losses[:count, 0], one.losses[:, 0], rtol=1e-9, atol=0, equal_nan=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from farfield.learn._scaling import Scaling
-from farfield.nn import RangeHead
+from farfield.nn import GroupedLayerNorm, Project, RangeHead
 
-__all__ = ["Ensemble", "Units", "range_head"]
+__all__ = ["Ensemble", "Units", "evaluate", "range_head"]
 
 
 class Units(nn.Module):
@@ -37,6 +37,38 @@ def range_head(low: Tensor, high: Tensor) -> nn.Sequential:
     """Keeps output k in [low_k, high_k], whatever the units: a head of range [−1, 1] between two scalings."""
     middle, half = (low + high) / 2, (high - low) / 2
     return nn.Sequential(Units(-middle / half, 1 / half), RangeHead(-1.0, 1.0), Units(middle, half))
+
+
+def evaluate(module: nn.Module, x: Tensor) -> Tensor:
+    """``module(x)`` for a chain, with norms that keep to their sphere in floating point too.
+
+    Torch takes x·r − m·r with r = 1/σ and a rounded mean m. Where x is large and all but constant (a direction u with
+    W u = 1, which a layer narrower than its inputs has) that is rounding times |x|/√ε, at any size. Differences to
+    the first entry have no rounding but their own, and their spread is of their own size: what is made of them lies
+    on the sphere to some 1e-16 · width.
+    """
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        for child in module:
+            x = evaluate(child, x)
+        return x
+    if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
+        return _affine(_on_the_sphere(x, module.eps), module.weight, module.bias)
+    if type(module) is GroupedLayerNorm:
+        grouped = x.unflatten(-1, (module.groups, -1))
+        return _affine(_on_the_sphere(grouped, module.norm_eps).flatten(-2), module.weight, module.bias)
+    result: Tensor = module(x)
+    return result
+
+
+def _on_the_sphere(x: Tensor, eps: float) -> Tensor:
+    x = x - x[..., :1]
+    projected: Tensor = Project(eps)(x - x.mean(-1, keepdim=True))
+    return projected
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
 
 
 class Ensemble(nn.Module):

@@ -34,32 +34,34 @@ class Scaling:
         """Mean and standard deviation of the columns, with weights of the rows if given; or 0 and 1."""
         if not standardize:
             return cls(np.zeros(values.shape[1:]), np.ones(values.shape[1:]))
+        # In units of a power of two near the largest value, which rounds nothing: sums and squares of numbers near
+        # 1e±300 would overflow, or vanish.
+        unit = np.ldexp(1.0, np.frexp(np.abs(values).max(0))[1] - 1)
+        values = values / unit
         if weights is None:
             offset, scale = np.asarray(values.mean(0)), np.asarray(values.std(0))
         else:
             offset = np.asarray(np.average(values, 0, weights))
             scale = np.sqrt(np.average((values - offset) ** 2, 0, weights))
-        # Rounding leaves a constant column some 1e-16 of its size: that is not a scale.
+        # Rounding leaves a constant column some 1e-16 of its size: that is not a scale. Nor is what has no inverse.
         constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(values).max(0)
-        return cls(offset, np.where(constant, 1.0, scale))
+        constant |= unit * scale < np.finfo(np.float64).tiny
+        return cls(np.asarray(unit * offset), np.where(constant, 1.0, unit * scale))
 
     def apply(self, values: Array) -> Array:
         """Standardised."""
-        result: Array = (values - self.offset) / self.scale
+        # Halves: the difference of two large numbers of different sign may overflow where neither does.
+        result: Array = (values / 2 - self.offset / 2) / (self.scale / 2)
         return result
 
     def apply_far(self, values: Array) -> Array:
         """Standardised inputs, those beyond 1e50 brought back to it along their ray: nothing overflows later."""
-        # Halves: the difference of two large numbers of different sign may overflow where neither does.
         with np.errstate(over="ignore"):
-            half = values / 2 - self.offset / 2
-            largest = np.abs(half).max(1, keepdims=True, initial=0.0)
-            near = (largest / self.scale.min(initial=1.0)) < _FAR / 2
-            unit = half / np.where(largest > 0, largest, 1.0) / self.scale
-            size = np.abs(unit).max(1, keepdims=True, initial=0.0)
-            result: Array = np.where(
-                near, (values - self.offset) / self.scale, _FAR * (unit / np.where(size > 0, size, 1.0))
-            )
+            result = self.apply(values)
+        far = ~(np.abs(result).max(1, initial=0.0) <= _FAR)
+        half = values[far] / 2 - self.offset / 2
+        unit = half / np.abs(half).max(1, keepdims=True, initial=0.0) / self.scale
+        result[far] = _FAR * (unit / np.abs(unit).max(1, keepdims=True, initial=0.0))
         return result
 
     def invert(self, values: Array) -> Array:

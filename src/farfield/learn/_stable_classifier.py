@@ -14,7 +14,6 @@ from farfield.learn._sklearn import (
     ClassifierMixin,
     check_classification_targets,
     check_is_fitted,
-    check_sample_weight,
     validate_data,
 )
 from farfield.learn._stable_mlp import StableMLP
@@ -58,10 +57,7 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
         """X of shape (n, features), y of shape (n,) with any labels."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        weights = None
-        if sample_weight is not None:
-            weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
+        X, y, weights = self._weighted(X, y, sample_weight)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         self.input_scaling_ = Scaling.of(X, standardize=self.standardize, weights=weights)
         self._target_range = np.broadcast_to([0.0, 1.0], (len(self.classes_), 2))

@@ -14,9 +14,15 @@ from farfield.certify import Certificate, UnboundedError, certify
 from farfield.errors import InvalidValueError
 from farfield.growth import Horizon, analyse, horizon
 from farfield.learn._far_field import FarFieldReport, pairs
-from farfield.learn._members import Ensemble, range_head
+from farfield.learn._members import Ensemble, evaluate, range_head
 from farfield.learn._scaling import Array, Scaling
-from farfield.learn._sklearn import BaseEstimator, check_is_fitted, check_random_state, validate_data
+from farfield.learn._sklearn import (
+    BaseEstimator,
+    check_is_fitted,
+    check_random_state,
+    check_sample_weight,
+    validate_data,
+)
 from farfield.learn._trainer import train
 from farfield.learn._training import Training
 from farfield.nn import MLP
@@ -112,6 +118,12 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
             loss=loss,
             patience=None if held is None else self.patience,
         )
+        last = rows.shape[-1] % (training.batch_size or count)
+        if self.norm == "batch" and (rows.shape[-1] == 1 or last == 1):
+            raise InvalidValueError(
+                f"A BatchNorm needs two rows in every batch: {rows.shape[-1]} rows in batches of "
+                f"{training.batch_size} leave one alone. Set another batch_size, or norm='layer'."
+            )
         y = torch.from_numpy(targets)
         done = train(
             models,
@@ -138,6 +150,9 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
         self.members_ = tuple(done.models[k].double() for k in kept)
+        limits = self._limits(outputs)
+        if limits is not None:  # trained in float32 the head has rounded limits
+            self.members_ = tuple(nn.Sequential(m[0], range_head(*limits)).eval() for m in self.members_)
         self.losses_ = done.losses[:, kept].numpy()
         self.validation_losses_ = (
             None if done.validation_losses is None else done.validation_losses[:, kept].numpy()
@@ -156,7 +171,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
             bias_var=0.01,
             generator=torch.Generator().manual_seed(seed),
             dtype=dtype,
-        )
+        ).to(dtype)  # a norm or an activation of one's own has its own
         limits = self._limits(outputs)
         return net if limits is None else nn.Sequential(net, range_head(*(v.to(dtype) for v in limits)))
 
@@ -173,7 +188,10 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
     def _batch(self, count: int) -> int | None:
         if self.batch_size != "auto":
             return self.batch_size
-        return min(max(count // _BATCHES, _LEAST_BATCH), _MOST_BATCH)
+        size = min(max(count // _BATCHES, _LEAST_BATCH), _MOST_BATCH)
+        while self.norm == "batch" and count % size == 1 and size < count:
+            size += 1  # one row has no variance
+        return size
 
     def _rows(self, count: int, seeds: Array) -> tuple[Tensor, Tensor | None]:
         """Numbers of the rows each member trains on, and of those it is watched on: every member its own."""
@@ -194,15 +212,41 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
     def _network_inputs(self, X: Any) -> Tensor:
         check_is_fitted(self, "members_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        # In a chain any one of these cuts every path: beyond 1e50 nothing changes, and squares would overflow.
-        cut = self.certified_range is not None or self.norm in ("layer", "rms", "grouped")
-        return torch.from_numpy((self.input_scaling_.apply_far if cut else self.input_scaling_.apply)(X))
+        return torch.from_numpy(
+            (self.input_scaling_.apply_far if self._cut() else self.input_scaling_.apply)(X)
+        )
+
+    def _cut(self) -> bool:
+        """Whether far inputs are brought nearer: in a chain a norm anywhere, or a range, cuts every path."""
+        # Beyond 1e50 nothing changes then, and squares would overflow. A norm of one's own may be a BatchNorm: for
+        # that the step back is not needed, and does little harm.
+        spec = next(m for m in self.members_[0].modules() if isinstance(m, MLP)).spec
+        return self._limits(1) is not None or (bool(spec.norm_layers) and spec.norm != "batch")
 
     @torch.no_grad()
     def _outputs(self, inputs: Tensor) -> Tensor:
         """What every member says, shape (members, n, outputs), in the network's units."""
-        pieces = inputs.split(65_536)
-        return torch.cat([torch.stack([member(piece) for member in self.members_]) for piece in pieces], 1)
+        found = torch.cat([self._at(piece) for piece in inputs.split(65_536)], 1)
+        # An activation that grows fast (exp) overflows before a norm or range bounds it. The answer is then that of a
+        # point nearer on the same ray, and bounded as any other.
+        near = inputs
+        while self._cut() and bool(near[wrong := ~found.isfinite().all(2).all(0)].any()):
+            near = torch.where(wrong[:, None], near / 4, near)
+            found[:, wrong] = self._at(near[wrong])
+        limits = self._limits(found.shape[2])
+        return found if limits is None else found.clamp(*limits)
+
+    def _at(self, inputs: Tensor) -> Tensor:
+        return torch.stack([evaluate(member, inputs) for member in self.members_])
+
+    def _weighted(self, X: Array, y: Array, sample_weight: Any) -> tuple[Array, Array, Array | None]:
+        """Rows whose weight is not 0, with their weights as shares of the largest: only ratios matter."""
+        if sample_weight is None:
+            return X, y, None
+        weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = weights / weights.max()
+        kept = weights > 0
+        return X[kept], y[kept], weights[kept]
 
     # -------------------------------------------------------------- far away
 
@@ -211,7 +255,8 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         """The fitted predictor as one torch module in the units of the data, float64: to audit, certify or export.
 
         It computes what ``predict`` does (for a classifier: the mean of the members' logits), without the care that
-        ``predict`` takes of inputs beyond 1e50.
+        ``predict`` takes far out: of inputs beyond 1e50, and of torch's LayerNorm where large entries are all but
+        equal. ``output_bound_`` is about ``predict``.
         """
         check_is_fitted(self, "members_")
         return Ensemble(self.members_, self.input_scaling_, self._output_scaling()).eval()
@@ -260,7 +305,12 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
     def horizon(self, directions: Any) -> Horizon:
         """Lim f(λu) as λ → ∞, or its slope, for directions u, shape (m, features), in the units of the data."""
         check_is_fitted(self, "members_")
-        return horizon(self.module_, torch.as_tensor(np.asarray(directions, dtype=np.float64)))
+        given = np.asarray(directions, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != self.n_features_in_:
+            raise InvalidValueError(
+                f"Directions have shape (m, {self.n_features_in_}), one row each; got {given.shape}."
+            )
+        return horizon(self.module_, torch.from_numpy(given))
 
     @cached_property
     def horizon_(self) -> Horizon:

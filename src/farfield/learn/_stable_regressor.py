@@ -14,7 +14,6 @@ from farfield.learn._sklearn import (
     MultiOutputMixin,
     RegressorMixin,
     check_is_fitted,
-    check_sample_weight,
     validate_data,
 )
 from farfield.learn._stable_mlp import StableMLP
@@ -52,7 +51,7 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     batch_size
         Rows in a step; None for all. ``"auto"``: a sixteenth of the rows, from 64 to 256.
     learning_rate, schedule, weight_decay
-        Of AdamW; Adam without decay. ``schedule`` is ``"cosine"`` (to 0 at the last epoch) or ``"constant"``.
+        Of AdamW; Adam without decay. ``schedule`` is ``"cosine"`` (towards 0 at the end) or ``"constant"``.
     early_stopping
         Hold out ``validation_fraction`` of the rows, others for every member, and keep each member's best epoch,
         stopping after ``patience`` epochs without one. ``"auto"``: from 1,000 rows on.
@@ -102,10 +101,7 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
         """X of shape (n, features), y of shape (n,) or (n, outputs)."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
         y = np.asarray(y, dtype=np.float64)
-        weights = None
-        if sample_weight is not None:
-            weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
+        X, y, weights = self._weighted(X, y, sample_weight)
         self.input_scaling_ = Scaling.of(X, standardize=self.standardize, weights=weights)
         self.target_scaling_ = Scaling.of(y, standardize=self.standardize, weights=weights)
         self._single = y.ndim == 1
@@ -121,13 +117,17 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
         With ``return_std`` also the standard deviation over the members: how far seeds disagree, which is not the
         error.
         """
-        each = self._each(X)
-        mean = self._inside(each.mean(0))
+        each = self._outputs(self._network_inputs(X)).numpy()
+        each = each[..., 0] if self._single else each
+        # The mean before the units, as in the bound: with a large offset the mean of rounded numbers may be outside.
+        mean = self._inside(self.target_scaling_.invert(each.mean(0)))
         if not return_std:
             return mean
         if len(each) < 2:
-            raise InvalidValueError("Members disagree only if there are several: set n_members to 2 or more.")
-        return mean, each.std(0, ddof=1)
+            raise InvalidValueError(
+                f"Members disagree only if there are several, and {len(each)} was trained: set n_members to 2 or more."
+            )
+        return mean, self.target_scaling_.scale * each.std(0, ddof=1)
 
     @property
     def output_bound_(self) -> Array:
@@ -147,12 +147,6 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     def output_range_(self) -> Array:
         """The same as ``output_bound_``: what the kernel regressors call their interval."""
         return self.output_bound_
-
-    def _each(self, X: Any) -> Array:
-        """Every member's predictions in the units of the targets."""
-        values = self._outputs(self._network_inputs(X)).numpy()
-        values = values[..., 0] if self._single else values
-        return self._inside(self.target_scaling_.invert(values))
 
     def _inside(self, values: Array) -> Array:
         """Within the certified range to the last bit: scaling there and back rounds."""

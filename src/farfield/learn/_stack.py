@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
@@ -18,7 +20,7 @@ from farfield.errors import InvalidValueError
 from farfield.learn._members import Units
 from farfield.nn import Center, Elementwise, Project, RangeHead, ScaledLinear
 
-__all__ = ["Stack", "structure"]
+__all__ = ["Stack", "settings", "structure"]
 
 
 class Stack:
@@ -43,11 +45,14 @@ class Stack:
     def __init__(self, models: Sequence[nn.Module]) -> None:
         if not models:
             raise InvalidValueError("A stack holds at least one model.")
-        first = structure(models[0])
-        other = next((k for k, model in enumerate(models) if structure(model) != first), None)
+        first = structure(models[0]), settings(models[0])
+        other = next(
+            (k for k, model in enumerate(models) if (structure(model), settings(model)) != first), None
+        )
         if other is not None:
             raise InvalidValueError(
-                f"Models of a stack have one structure; number {other} differs from number 0."
+                f"Models of a stack have one structure and one value of every setting; number {other} differs from "
+                "number 0."
             )
         self.size = len(models)
         self.training = True
@@ -129,6 +134,54 @@ def structure(model: nn.Module) -> tuple[Any, ...]:
     )
 
 
+def settings(model: nn.Module) -> tuple[Any, ...]:
+    """What models must share beside: every attribute of theirs that is not a tensor to stack.
+
+    A stack computes with the first model's modules, and what print shows of a module may leave out a number or a
+    function. Two things that can't be compared count as different: such models are right, one stack each.
+    """
+    return tuple((name, *_attributes(module)) for name, module in model.named_modules(remove_duplicate=False))
+
+
+_OF_EVERY_MODULE = frozenset(nn.Module().__dict__)
+
+
+def _attributes(module: nn.Module) -> tuple[Any, ...]:
+    own = {name: value for name, value in module.__dict__.items() if name not in _OF_EVERY_MODULE}
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return type(module), _value(own), _value(hooks)
+
+
+def _value(given: Any) -> Any:
+    """Something that is equal for equal values and can be hashed."""
+    if isinstance(given, Tensor | np.ndarray):
+        array = given.detach().cpu() if isinstance(given, Tensor) else given
+        return type(given), tuple(array.shape), str(array.dtype), repr(array.tolist())
+    if isinstance(given, nn.Module):
+        return settings(given), tuple((name, _value(t)) for name, t in given.state_dict().items())
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        fields = tuple((f.name, _value(getattr(given, f.name))) for f in dataclasses.fields(given))
+        return type(given), fields
+    if isinstance(given, Mapping):
+        return type(given), tuple((_value(k), _value(v)) for k, v in given.items())
+    if isinstance(given, list | tuple):
+        return type(given), tuple(map(_value, given))
+    if isinstance(given, partial):
+        return partial, _value(given.func), _value(given.args), _value(given.keywords)
+    try:
+        hash(given)
+    except TypeError:
+        return _Itself(given)
+    return type(given), given
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Itself:
+    """Equal to nothing else."""
+
+    given: Any
+
+
 # ------------------------------------------------------------------ a chain, layer by layer
 
 Step = Callable[[Stack, str, Tensor], Tensor]
@@ -136,27 +189,35 @@ Step = Callable[[Stack, str, Tensor], Tensor]
 
 def _steps(model: nn.Module) -> tuple[tuple[str, Step], ...] | None:
     """The layers of a chain with their rules, or None if there is one without."""
-    named = dict(model.named_parameters())
+    named = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     made: list[tuple[str, Step]] = []
     fresh = False
     for name, module in _leaves(model, ""):
         # What a layer has just made and does not need for its own gradients is overwritten.
         rule = _relu_in_place if fresh and type(module) is nn.ReLU else _rule(module)
         fresh = type(module) in (nn.Linear, ScaledLinear, nn.LayerNorm)
-        # A tied parameter is listed under its first name only.
-        known = all(f"{name}{own}" in named for own, _ in module.named_parameters())
-        if rule is None or not known or module._forward_hooks or module._forward_pre_hooks:
+        # A tied parameter or buffer is listed under its first name only.
+        tensors = (*module.named_parameters(), *module.named_buffers())
+        known = all(f"{name}{own}" in named for own, _ in tensors)
+        if rule is None or not known or _hooked(module):
             return None
         made.append((name, rule))
     return tuple(made)
 
 
 def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        for name, child in module.named_children():
+    plain = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+    if plain and not _hooked(module):
+        # Not named_children: it leaves out a module that stands there a second time.
+        for name, child in module._modules.items():
+            assert child is not None
             yield from _leaves(child, f"{prefix}{name}.")
     else:
         yield prefix, module
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 _ALONG_THE_LAST_AXIS: tuple[type[nn.Module], ...] = (

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from farfield.engine import Checkpoint, fingerprint
 from farfield.errors import InvalidValueError
-from farfield.learn._stack import Stack, structure
+from farfield.learn._stack import Stack, settings, structure
 from farfield.learn._training import Training, TrainingResult, learning_rate, optimizer, row_losses
 
 __all__ = ["predict_all", "train"]
@@ -98,7 +98,9 @@ def train(
     store = None
     if checkpoint is not None:
         tensors = [t for t in (x, y, rows, validation_rows, weights) if t is not None]
-        described = [(structure(m), [t for _, t in sorted(m.state_dict().items())]) for m in models]
+        described = [
+            (structure(m), _stable(m), [t for _, t in sorted(m.state_dict().items())]) for m in models
+        ]
         store = Checkpoint(checkpoint, fingerprint("train", training, seeds, tensors, described))
         run.restore(store.load("state"))
     saved = time.monotonic()
@@ -123,7 +125,7 @@ def predict_all(models: Sequence[nn.Module], x: Tensor, *, rows: Tensor | None =
     models = tuple(models)
     found: list[Tensor | None] = [None] * len(models)
     with torch.no_grad():
-        for members in _grouped([structure(model) for model in models]):
+        for members in _grouped([(structure(model), settings(model)) for model in models]):
             stack = Stack([models[k] for k in members])
             stack.training = False
             own = None if rows is None else rows[list(members)]
@@ -168,7 +170,7 @@ class _Run:
         self.row_count = len(x) if rows is None else rows.shape[-1]
         self.weights = None if weights is None else _normalised(weights.to(x.device), self.rows, count)
         rates = training.lr if isinstance(training.lr, tuple) else (training.lr,) * count
-        keys = [(structure(model), rate) for model, rate in zip(models, rates, strict=True)]
+        keys = [(structure(model), settings(model), rate) for model, rate in zip(models, rates, strict=True)]
         self.groups = [_Group(members, Stack([models[k] for k in members])) for members in _grouped(keys)]
         self.rates = [rates[group.members[0]] for group in self.groups]
         self.optimizer = optimizer(
@@ -201,7 +203,9 @@ class _Run:
             for group in self.groups:
                 total[list(group.members)] += self._backward(group, batch, count)
             self.optimizer.step()
-        self.losses.append(total / self.row_count)
+        mean = total / self.row_count
+        mean[self.stopped] = torch.nan  # it goes on with the stack, and nothing of it is kept
+        self.losses.append(mean)
         self.epoch += 1
         if self.validation_rows is not None:
             self._validate(self.validation_rows)
@@ -283,11 +287,15 @@ class _Run:
             if self.training.patience is not None
             else torch.full_like(self.best_epoch, self.epoch)
         )
+        trained = torch.full_like(self.best_epoch, self.epoch)
+        if self.training.patience is not None:
+            trained[self.stopped] = self.best_epoch[self.stopped] + self.training.patience
         return TrainingResult(
             tuple(found[k] for k in range(len(self.models))),
             torch.stack(self.losses),
             torch.stack(self.validation_losses) if self.validation_losses else None,
             tuple(kept.tolist()),
+            tuple(trained.tolist()),
         )
 
     # -------------------------------------------------------------- between processes
@@ -335,6 +343,14 @@ def _keep(group: _Group, better: Tensor) -> None:
         group.best[name][chosen] = tensor.detach()[chosen]
 
 
+def _stable(model: nn.Module) -> str | None:
+    """A digest of a model's settings, unless some have no content that another process would see too."""
+    try:
+        return fingerprint(settings(model))
+    except InvalidValueError:
+        return None
+
+
 def _grouped(keys: Sequence[Any]) -> list[tuple[int, ...]]:
     """Positions of equal keys together, in the order of their first."""
     groups: dict[Any, list[int]] = {}
@@ -369,7 +385,7 @@ def _take_weights(weights: Tensor, members: list[int], numbers: Tensor | slice) 
 
 def _normalised(weights: Tensor, rows: Tensor | None, count: int) -> Tensor:
     """For every model, scaled to mean 1 over its training rows; shape (models, n)."""
-    each = weights.expand(count, -1)
+    each = (weights if weights.is_floating_point() else weights.double()).expand(count, -1)
     mean = (each if rows is None else each.gather(1, rows)).mean(1, keepdim=True)
     if not bool((mean > 0).all()):
         raise InvalidValueError("Weights of the training rows must not all be zero.")

@@ -92,22 +92,27 @@ class TrainingResult:
         Trained copies, in evaluation mode.
     losses
         Training loss by epoch, shape (epochs, models). A row holds the means over the epoch, before and between its
-        steps.
+        steps; NaN after a model was stopped.
     validation_losses
         At the end of each epoch, the same shape; NaN after a model was stopped. None without validation rows.
     epochs
         How many epochs the kept parameters had: the best, with patience, else the last.
+    trained
+        How many epochs each model was trained for, until it was stopped.
     """
 
     models: tuple[nn.Module, ...]
     losses: Tensor
     validation_losses: Tensor | None
     epochs: tuple[int, ...]
+    trained: tuple[int, ...]
 
     @property
     def diverged(self) -> tuple[int, ...]:
         """Models whose training loss stopped being finite."""
-        return tuple(torch.nonzero(~torch.isfinite(self.losses).all(0))[:, 0].tolist())
+        return tuple(
+            k for k, count in enumerate(self.trained) if not bool(self.losses[:count, k].isfinite().all())
+        )
 
 
 def learning_rate(training: Training, epoch: int) -> float:
@@ -133,6 +138,11 @@ def row_losses(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _squared(output: Tensor, target: Tensor) -> Tensor:
+    if output.shape[1:] != target.shape[1:]:
+        raise InvalidValueError(
+            f"Outputs and targets of a row have one shape; the model gives {tuple(output.shape[2:])}, the targets have "
+            f"{tuple(target.shape[2:])}."
+        )
     return (output - target).square().flatten(2).mean(2)
 
 
