@@ -336,9 +336,12 @@ def test_used_as_any_estimator():
 # ------------------------------------------------------------------ floating point
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms", "grouped", torch.nn.LayerNorm], ids=str)
-@pytest.mark.parametrize("widths", [(2,), (4,), (1,)], ids=str)
-def test_where_a_norm_sees_large_equal_entries(widths, norm):
+@pytest.mark.parametrize(
+    ("norm", "widths"),
+    [("layer", (2,)), ("layer", (4,)), ("grouped", (2,)), (torch.nn.LayerNorm, (2,))],
+    ids=str,
+)
+def test_where_a_norm_sees_large_equal_entries(norm, widths):
     """A direction u with W u = 1: torch's LayerNorm answers with rounding times |x|."""
     draw = np.random.default_rng(0)
     X = draw.normal(size=(100, 6))
@@ -391,7 +394,7 @@ def test_a_range_is_kept_after_training_in_float32():
     assert float(found.min()) > 0.1 - 1e-12 and float(found.max()) < 100.3 + 1e-12
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("size", [1e-300, 1e300])
 def test_units_do_not_matter(size):
     X, y = problem(60)
     size = 2.0 ** round(np.log2(size))  # so that nothing rounds
@@ -416,7 +419,10 @@ def test_columns_and_targets_at_the_end_of_the_numbers():
     X[:, 1] = 1.7e308
     model = StableMLPRegressor(**SMALL).fit(X, y)
     assert np.isfinite(model.predict(X)).all() and np.isfinite(model.predict(-X)).all()
-    assert (StableMLPRegressor(**SMALL).fit(X, np.full(60, 1e308)).predict(X) == 1e308).all()
+    constant = StableMLPRegressor(**SMALL).fit(X, np.full(60, 1e308))
+    np.testing.assert_allclose(constant.predict(X), 1e308, rtol=1e-14)
+    X[:, 1] = 1.1e20  # its mean is off by some 1e4, which is no input
+    assert np.abs(StableMLPRegressor(**SMALL).fit(X, y).input_scaling_.apply(X)).max() < 10
 
 
 def test_a_large_offset_of_the_targets():
@@ -431,19 +437,17 @@ def test_a_large_offset_of_the_targets():
 
 
 def test_norms_and_activations_of_ones_own():
-    X, y = problem()
-    for settings in (
-        {"norm": torch.nn.LayerNorm},
-        {"norm": lambda width: torch.nn.RMSNorm(width).double()},
-        {"activation": torch.nn.PReLU().double()},
-        {"norm": None, "activation": "exp", "certified_range": (0.0, 100.0)},
+    X, _ = problem()
+    for n, settings in (
+        (120, {"norm": torch.nn.LayerNorm}),
+        (300, {"norm": lambda width: torch.nn.RMSNorm(width).double()}),
+        (300, {"activation": torch.nn.PReLU().double()}),
+        (120, {"norm": None, "activation": "exp", "certified_range": (0.0, 100.0)}),
     ):
-        for n in (120, 300):
-            data = problem(n)
-            model = StableMLPRegressor(**SMALL, **settings).fit(*data)
-            predictions = model.predict(far(X))
-            low, high = model.output_bound_
-            assert low <= predictions.min() and predictions.max() <= high
+        model = StableMLPRegressor(**SMALL, **settings).fit(*problem(n))
+        predictions = model.predict(far(X))
+        low, high = model.output_bound_
+        assert low <= predictions.min() and predictions.max() <= high
 
 
 def test_without_any_place_for_the_norm_nothing_is_brought_nearer():

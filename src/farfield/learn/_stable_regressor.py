@@ -125,7 +125,8 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
             return mean
         if len(each) < 2:
             raise InvalidValueError(
-                f"Members disagree only if there are several, and {len(each)} was trained: set n_members to 2 or more."
+                f"Members disagree only if there are several, and {len(each)} was trained: set n_members to 2 "
+                "or more."
             )
         return mean, self.target_scaling_.scale * each.std(0, ddof=1)
 

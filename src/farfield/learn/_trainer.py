@@ -195,8 +195,8 @@ class _Run:
     def advance(self) -> None:
         """One epoch."""
         factor = learning_rate(self.training, self.epoch)
-        for settings, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            settings["lr"] = factor * rate
+        for group_settings, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group_settings["lr"] = factor * rate
         total = torch.zeros(len(self.models), dtype=torch.float64)
         for batch, count in self._batches():
             self.optimizer.zero_grad(set_to_none=True)

@@ -140,8 +140,8 @@ def row_losses(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 def _squared(output: Tensor, target: Tensor) -> Tensor:
     if output.shape[1:] != target.shape[1:]:
         raise InvalidValueError(
-            f"Outputs and targets of a row have one shape; the model gives {tuple(output.shape[2:])}, the targets have "
-            f"{tuple(target.shape[2:])}."
+            f"Outputs and targets of a row have one shape; the model gives {tuple(output.shape[2:])}, the targets "
+            f"have {tuple(target.shape[2:])}."
         )
     return (output - target).square().flatten(2).mean(2)
 
