@@ -152,7 +152,9 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         self.members_ = tuple(done.models[k].double() for k in kept)
         limits = self._limits(outputs)
         if limits is not None:  # trained in float32 the head has rounded limits
-            self.members_ = tuple(nn.Sequential(m[0], range_head(*limits)).eval() for m in self.members_)
+            self.members_ = tuple(
+                nn.Sequential(next(m.children()), range_head(*limits)).eval() for m in self.members_
+            )
         self.losses_ = done.losses[:, kept].numpy()
         self.validation_losses_ = (
             None if done.validation_losses is None else done.validation_losses[:, kept].numpy()
