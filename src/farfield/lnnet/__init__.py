@@ -1,6 +1,7 @@
 """LayerNorm as a nonlinearity: how much it bends, and networks of linear maps and LayerNorm that fit any labels.
 
-Holds: sums of squares within classes (SSR, LSSR), Hessians of norms and modules, LN-Nets of width three built for given points.
+Holds: sums of squares within classes (SSR, LSSR), Hessians of norms and modules, LN-Nets of width three
+built for given points.
 May import: nn, geometry, engine, errors, _typing. Never: trains, draws or reads files.
 """
 

@@ -19,9 +19,9 @@ from farfield.lnnet._search import Search
 
 __all__ = ["construct"]
 
-_POWERS = {"fold": (0.1, 0.2, 0.35, 0.5, 0.35, 0.5), "paper": (0.5, 0.35, 0.5, 0.35)}
+_POWERS = {"fold": (0.1, 0.2, *(0.35, 0.5) * 4), "paper": (0.5, 0.35) * 5}
 """From few runs to wide separations: the first attempt that survives rounding is the shallowest."""
-_ENTRIES = (300_000, 300_000, 600_000, 600_000, 1_200_000, 1_200_000)
+_ENTRIES = (300_000, 300_000, 600_000, 600_000, *(1_200_000,) * 6)
 _ALONE = 16
 """Points that are also classified one at a time: other batch sizes round otherwise."""
 
@@ -45,10 +45,10 @@ def construct(
     function: what bends is the norm. P3 takes ψ = π/2, where all points mirrored about c collide, which with three
     classes or more destroys the labels; here c, h and ψ are chosen such that points of different labels stay apart.
 
-    Every choice is made by the error it leaves: each position carries a first-order bound of its rounding, and among many
-    candidates that fold is taken that keeps different labels furthest apart in units of it. The finished module is run on
-    all the points, together, in parts and one by one; what is returned has classified them all. Cost: a second or
-    less for 100 points, and about m² × depth from there.
+    Every choice is made by the error it leaves: each position carries a first-order bound of its rounding, and among
+    many candidates that fold is taken that keeps different labels furthest apart in units of it. The finished module
+    is run on all the points, together, in parts and one by one; what is returned has classified them all. Cost: a
+    second or so for 100 points; time grows with m × depth, and with the attempts that rounding thwarts.
 
     Parameters
     ----------
@@ -57,9 +57,10 @@ def construct(
     y
         A label for every point, (m,), any number of classes, any dtype.
     rule
-        ``"paper"``: one pair a layer, P3's own (the leftmost point that has a partner and the next of its label) while
-        precision lasts and the best pair after that; depth ≤ m − 2 for m ≥ 3. ``"fold"``: the fold that leaves
-        the best separation and the fewest runs of labels, two pairs at once where they are nested; much shallower.
+        ``"paper"``: one pair a layer, P3's own (the leftmost point that has a partner and the next of its label, from
+        either end) while precision lasts and the best pair after that; depth ≤ m − 2 for m ≥ 3. ``"fold"``: the
+        fold that leaves the best separation and the fewest runs of labels, two pairs at once where they are nested;
+        much shallower.
     dtype
         Of the network. ``"auto"`` is float32 where that classifies all points, else float64.
     generator
@@ -88,7 +89,9 @@ def construct(
     if dtype not in ("auto", torch.float32, torch.float64):
         raise InvalidValueError(f"dtype is 'auto', torch.float32 or torch.float64; got {dtype!r}.")
     points, index, labels = distinct(x, y)
-    seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device if generator else None))
+    seed = int(
+        torch.randint(2**31, (1,), generator=generator, device=generator.device if generator else None)
+    )
     rng = np.random.default_rng(seed)
     kinds = (torch.float32, torch.float64) if dtype == "auto" else (dtype,)
     for kind in kinds:
@@ -122,8 +125,8 @@ def distinct(x: Tensor, y: Tensor) -> tuple[Array, Array, Tensor]:
         other = first.setdefault(g, k)
         if index[other] != index[k]:
             raise InvalidValueError(
-                f"Equal points have equal labels, or no function fits them; points {other} and {k} are equal and their "
-                f"labels are {y[other].item()!r} and {y[k].item()!r}. Remove one of them."
+                f"Equal points have equal labels, or no function fits them; points {other} and {k} are equal and "
+                f"their labels are {y[other].item()!r} and {y[k].item()!r}. Remove one of them."
             )
     rows = torch.tensor([first[g] for g in range(len(points))])
     return points.numpy(), index.cpu()[rows].numpy(), labels
@@ -131,8 +134,12 @@ def distinct(x: Tensor, y: Tensor) -> tuple[Array, Array, Tensor]:
 
 def _checked(found: Plan, x: Tensor, y: Tensor, labels: Tensor, dtype: torch.dtype) -> LNNet | None:
     """The network of a plan with its margin, or None if it errs on some point in some batch."""
-    layers = maps(found, math.sqrt)
-    if not all(math.isfinite(float(v)) for weights, bias in layers for v in (*sum(weights, []), *bias)):
+    try:
+        layers = maps(found)
+    except OverflowError:
+        return None
+    rows = [row for weights, bias in layers for row in (*weights, bias)]
+    if not all(math.isfinite(float(v)) for row in rows for v in row):
         return None
     net = LNNet(layers, labels.cpu(), dtype=dtype)
     x, y = x.detach().cpu(), y.cpu()
@@ -163,7 +170,7 @@ def _too_coarse(
         else "none was found in exact arithmetic either, within the time that takes"
     )
     return PrecisionError(
-        f"{len(points)} points in {len(labels)} classes are too close for an LN-Net in {dtype}, which has {have:.1f} decimal "
-        f"digits: {said}. Use rule='fold', dtype=torch.float64, or fewer points; with more features the first "
+        f"{len(points)} points in {len(labels)} classes are too close for an LN-Net in {dtype}, which has {have:.1f} "
+        f"decimal digits: {said}. Use rule='fold', dtype=torch.float64, or fewer points; with more features the first "
         "projection keeps points further apart."
     )

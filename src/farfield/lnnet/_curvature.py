@@ -18,6 +18,9 @@ from farfield.lnnet._closed import closed_curvature
 
 __all__ = ["CurvatureEstimate", "curvature", "estimate_curvature"]
 
+_AT_ONCE = 64
+"""Probes that share a pass."""
+
 
 @dataclass(frozen=True)
 class CurvatureEstimate:
@@ -51,16 +54,16 @@ def curvature(
 
     .. math:: H(f; x) = \sum_i \left\| \frac{\partial^2 f_i}{\partial x^2} \right\|_F^2
 
-    For a norm alone there is a closed form, exact for any ε and any scale; without either, for groups of m features with
-    standard deviations σ_g, it is :math:`\sum_g 3(m-2)/(m\sigma_g^4)`. At equal σ_g that is largest for groups of four,
-    and 0 for groups of two, which keep only a sign. Any other map goes through autograd: d forward-over-reverse
+    For a norm alone there is a closed form, exact for any ε and any scale; without either, for groups of m features
+    with standard deviations σ_g, it is :math:`\sum_g 3(m-2)/(m\sigma_g^4)`. At equal σ_g that is largest for groups
+    of four, and 0 for groups of two, which keep only a sign. Any other map goes through autograd: d forward-over-reverse
     passes for each point, exact to rounding, and 0 wherever a network of ReLUs is differentiable. Nothing is
-    estimated unless asked for.
+    estimated unless asked for. The result carries no gradients.
 
     Parameters
     ----------
     f
-        Maps (n, d) to (n, k), each row by itself; called with n = 1 inside ``torch.func`` unless the closed form is used.
+        Maps (n, d) to (n, k), each row by itself; called with n = 1 inside ``torch.func`` where there is no closed form.
     x
         Points.
     method
@@ -94,20 +97,21 @@ def curvature(
     if method != "autograd":
         value = closed_curvature(f, x)
         if value is not None:
-            return value
+            return value.detach()
         if method == "closed":
             raise InvalidValueError(
-                f"The closed form is that of one norm: torch's LayerNorm or RMSNorm, farfield's LayerNorm, Project or "
-                f"GroupedLayerNorm, over the last axis. This is {type(f).__name__}; use method='autograd'."
+                "The closed form is that of one norm: torch's LayerNorm or RMSNorm, farfield's LayerNorm, Project "
+                f"or GroupedLayerNorm, over the last axis. This is {type(f).__name__}; use method='autograd'."
             )
     points = x.reshape(-1, x.shape[-1])
     outputs = _rowwise(f)(points[0]).numel() if len(points) else 1
     # The Jacobian, its tangent and the copies that products make of them.
-    columns = parse_memory(memory) // (4 * outputs * points.shape[1] * x.element_size())
+    size = 4 * outputs * points.shape[1] * x.element_size()
+    columns = parse_memory(memory) // size
     if columns < 1:
         raise InvalidValueError(
-            f"One column of the second derivatives takes {4 * outputs * points.shape[1] * x.element_size()} bytes, and the budget is "
-            f"{memory!r}. Raise it, or use estimate_curvature."
+            f"One column of the second derivatives takes {size} bytes, and the budget is {memory!r}. Raise it, or use "
+            "estimate_curvature."
         )
     jacobian = jacrev(_rowwise(f))
     eye = torch.eye(points.shape[1], dtype=x.dtype, device=x.device)
@@ -117,7 +121,7 @@ def curvature(
         return tangent.square().sum()
 
     over_columns = vmap(column, in_dims=(None, 0), chunk_size=min(columns, len(eye)))
-    values = [over_columns(point, eye).sum() for point in points]
+    values = [over_columns(point, eye).sum().detach() for point in points.detach()]
     return torch.stack(values).reshape(x.shape[:-1]) if values else x.new_zeros(x.shape[:-1])
 
 
@@ -132,8 +136,8 @@ def estimate_curvature(
 
     .. math:: H(f; x) = \mathbb E \left\| \nabla^2 (u \cdot f)(x)\, v \right\|^2, \qquad u_i, v_j = \pm 1
 
-    A probe costs one forward-over-reverse pass and memory of a few copies of x, whatever the number of outputs: take it
-    where d Hessians do not fit. The standard error falls as 1/√probes.
+    A probe costs one forward-over-reverse pass, 64 of them at a time, and memory for what f keeps in it, whatever the
+    number of outputs: take it where d passes over Jacobians are too many. The standard error falls as 1/√probes.
 
     Parameters
     ----------
@@ -155,7 +159,7 @@ def estimate_curvature(
         raise InvalidValueError(f"A standard error takes 2 probes or more, got {probes}.")
     one = _rowwise(f)
     means, errors = [], []
-    for point in x.reshape(-1, x.shape[-1]):
+    for point in x.detach().reshape(-1, x.shape[-1]):
         outputs = one(point).numel()
         u = _signs((probes, outputs), x, generator)
         v = _signs((probes, len(point)), x, generator)
@@ -167,7 +171,7 @@ def estimate_curvature(
             product: Tensor = jvp(slope, (point,), (v,))[1]
             return product.square().sum()
 
-        values = torch.stack([probe(a, b) for a, b in zip(u, v, strict=True)])
+        values = vmap(probe, chunk_size=_AT_ONCE)(u, v)
         means.append(values.mean())
         errors.append(values.std() / math.sqrt(probes))
     shape = x.shape[:-1]
@@ -179,7 +183,7 @@ def estimate_curvature(
 def _checked(x: Tensor) -> None:
     if x.ndim < 1 or not x.is_floating_point():
         raise InvalidValueError(
-            f"Points are floating numbers with the features on the last axis; got {x.dtype} of shape {tuple(x.shape)}."
+            f"Points are floating numbers, features on the last axis; got {x.dtype} of shape {tuple(x.shape)}."
         )
 
 

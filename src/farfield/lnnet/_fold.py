@@ -1,7 +1,7 @@
 """One layer on a line: points go to a circle and are read along a direction, which folds the line at one place.
 
-A number t becomes the vector (t − c, h), LayerNorm its direction, and the next linear map reads s = cos of the angle to
-the direction of the turn t*. With w = 1/(t − t*),
+A number t becomes the vector (t − c, h), LayerNorm its direction, and the next linear map reads s, the cosine of its
+angle to the direction of the turn t*. With w = 1/(t − t*),
 
     s = A u/√(1 + A²u²),   u = |w| − sign(w) κ/2,
 
@@ -100,11 +100,11 @@ def between_runs(line: Line) -> Array:
     return places
 
 
-def separation(t: Array, error: Array, label: Array, power: float) -> tuple[Array, Array, Array]:
+def separation(t: Array, error: Array, label: Array, power: float) -> tuple[Any, Any, Any]:
     """How far apart neighbours of different labels are, in units of their errors: the ε that could be borne.
 
-    Returns the worst, a mean (Σ ratio^−p)^(−1/p) that many near misses lower as well as one nearer (for p → 0 it counts
-    runs), and the number of runs, each along the last axis.
+    Returns the worst; the logarithm of a mean, (Σ ratio^−p)^(−1/p), that many near misses lower as well as one nearer
+    (for p → 0 it counts runs); and the number of runs, each along the last axis.
     """
     order = np.argsort(t, axis=-1)
     t = np.take_along_axis(t, order, -1)
@@ -114,4 +114,4 @@ def separation(t: Array, error: Array, label: Array, power: float) -> tuple[Arra
     ratio = np.maximum((t[..., 1:] - t[..., :-1]) / (error[..., 1:] + error[..., :-1]), 1e-200)
     worst = np.where(different, ratio, 1.0).min(-1, initial=1.0)
     total = np.where(different, ratio**-power, 0.0).sum(-1)
-    return worst, np.maximum(total, 1e-100) ** (-1.0 / power), 1 + different.sum(-1)
+    return worst, -np.log10(np.maximum(total, 1e-9)) / power, 1 + different.sum(-1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from farfield._typing import Float
-from farfield.lnnet._plan import Plan
+from farfield.lnnet._plan import Numbers, Plan, float_numbers
 
 __all__ = ["LNNet", "maps"]
 
@@ -20,24 +19,26 @@ _LIFT = 1e6
 Matrix = list[list[Any]]
 
 
-def maps(plan: Plan, sqrt: Callable[[Any], Any]) -> list[tuple[Matrix, list[Any]]]:
+def maps(
+    plan: Plan, numbers: Numbers = float_numbers, *, lift: Any = _LIFT
+) -> list[tuple[Matrix, list[Any]]]:
     """Weights and biases of the linear maps of a plan, the readout last, in the plan's own numbers.
 
     The columns of E, (1, −1, 0)/√2 and (1, 1, −2)/√6, span the vectors without a mean, and LayerNorm sends E v to
-    √3 E v/|v|.
+    √3 E v/|v|. Vectors are at least ``lift`` long before it: ε then moves a point by 1.5e-5/lift² of its place.
     """
     one = plan.folds[0].height * 0 + 1
-    root2, root3, root6 = sqrt(2 * one), sqrt(3 * one), sqrt(6 * one)
+    root2, root3, root6 = (numbers.sqrt(k * one) for k in (2, 3, 6))
     along, up = (one / root2, -one / root2, one * 0), (one / root6, one / root6, -2 * one / root6)
     row: list[Any] = [one * float(w) for w in plan.weight]
     bias: Any = one * plan.bias
     result = []
     for layer in plan.folds:
         # A power of two, which rounds nothing.
-        lift = 2.0 ** math.ceil(math.log2(_LIFT / float(layer.height)))
-        weights = [[lift * e * v for v in row] for e in along]
+        size = (2 * one) ** numbers.magnitude(lift / layer.height)
+        weights = [[size * e * v for v in row] for e in along]
         shift = [
-            lift * (e * (bias - layer.centre) + g * layer.height) for e, g in zip(along, up, strict=True)
+            size * (e * (bias - layer.centre) + g * layer.height) for e, g in zip(along, up, strict=True)
         ]
         result.append((weights, shift))
         row = [(layer.cosine * e + layer.sine * g) / root3 for e, g in zip(along, up, strict=True)]
@@ -154,7 +155,11 @@ class LNNet(nn.Module):
 
 
 def _basis(like: Tensor) -> Tensor:
-    columns = [[1 / math.sqrt(2), 1 / math.sqrt(6)], [-1 / math.sqrt(2), 1 / math.sqrt(6)], [0.0, -2 / math.sqrt(6)]]
+    columns = [
+        [1 / math.sqrt(2), 1 / math.sqrt(6)],
+        [-1 / math.sqrt(2), 1 / math.sqrt(6)],
+        [0.0, -2 / math.sqrt(6)],
+    ]
     return torch.tensor(columns, dtype=like.dtype, device=like.device)
 
 

@@ -41,7 +41,7 @@ def _usable(line: Line, turn: Array, first: Array, second: Array) -> Pairs:
 
 
 def _meeting(t: Array, i: Array, j: Array, k: Array, l: Array, otherwise: Array) -> Array:  # noqa: E741
-    """The turn at which both (i, j) and (k, l), i < k < l < j, meet: a fixed point of the involution swapping both."""
+    """The turn at which (i, j) and (k, l), i < k < l < j, both meet: fixed by the involution that swaps them."""
     sum1, product1, sum2, product2 = t[i] + t[j], t[i] * t[j], t[k] + t[l], t[k] * t[l]
     a, b, c = sum2 - sum1, 2 * (product1 - product2), sum1 * product2 - sum2 * product1
     with np.errstate(all="ignore"):

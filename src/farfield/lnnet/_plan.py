@@ -12,21 +12,25 @@ import numpy as np
 from farfield.lnnet._fold import Array, Fold, Line, between_runs, errors, fold, read, runs, separation
 from farfield.lnnet._search import Search, next_fold
 
-__all__ = ["Numbers", "Plan", "Projection", "float_numbers", "plan", "project"]
+__all__ = ["Numbers", "Plan", "Projection", "float_numbers", "plan", "project", "projected"]
 
 _DRAWS = 32
 """Random directions of which the first layer takes the best."""
+_BACK = 6
+_RETREATS = 6
+"""How many layers are taken back at a dead end, and how often."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """An arithmetic: how numbers are made from floats, and their square roots."""
+    """An arithmetic: how numbers are made from floats, their square roots, and e such that v < 2^e ≤ 2v."""
 
     make: Callable[[float], Any]
     sqrt: Callable[[Any], Any]
+    magnitude: Callable[[Any], int]
 
 
-float_numbers = Numbers(float, math.sqrt)
+float_numbers = Numbers(float, math.sqrt, lambda v: math.frexp(v)[1])
 
 
 @dataclass(frozen=True)
@@ -66,15 +70,13 @@ class Plan:
     worst: float
 
 
-def project(
-    points: Array, label: Array, search: Search, rng: np.random.Generator
-) -> Projection:
+def project(points: Array, label: Array, search: Search, rng: np.random.Generator) -> Projection:
     """The best of some random directions, every feature in units of its own spread."""
     low, high = points.min(0), points.max(0)
     # Halved first: the difference of two large numbers of opposite signs may overflow.
     spread = high / 2 - low / 2
     moving = spread > 0
-    best: Projection | None = None
+    best: tuple[tuple[bool, float], Projection] | None = None
     for _ in range(_DRAWS if moving.sum() > 1 else 1):
         direction = rng.standard_normal(points.shape[1])
         if moving.sum() <= 1:
@@ -89,10 +91,11 @@ def project(
         order = np.argsort(t, kind="stable")
         line = Line(t[order], error[order], label[order])
         worst, mean, _ = separation(line.t, line.error, line.label, search.power)
-        if best is None or (worst > search.eps, mean) > (best.worst > search.eps, best_mean):
-            best, best_mean = Projection(weight, bias, line, order, float(worst)), float(mean)
+        key = (bool(worst > search.eps), float(mean))
+        if best is None or key > best[0]:
+            best = (key, Projection(weight, bias, line, order, float(worst)))
     assert best is not None
-    return best
+    return best[1]
 
 
 def plan(
@@ -111,26 +114,35 @@ def plan(
         return None
     classes = len(np.unique(label))
     line, worst = first.line, first.worst
-    exact = _projected(points[first.order], first, numbers)
+    exact = projected(points[first.order], first, numbers)
     folds: list[Fold] = []
+    before = [(line, exact, worst)]
+    retreats = 0
     while runs(line.label) > classes:
         choice = next_fold(line, classes, worst, search, rng)
-        if choice is None:
-            return None
+        if choice is None or len(folds) > 3 * len(points):
+            # A dead end was entered some layers ago: back, and on with other candidates.
+            if retreats == _RETREATS or len(folds) < _BACK:
+                return None
+            retreats += 1
+            del folds[-_BACK:], before[-_BACK:]
+            line, exact, worst = before[-1]
+            continue
         turn = numbers.make(choice.turn)
         shift = 1 / (exact[choice.first] - turn) + 1 / (exact[choice.second] - turn)
         layer = fold(turn, shift, numbers.make(choice.scale), numbers.sqrt)
         folds.append(layer)
         line, exact = _folded(line, exact, layer, search.eps, numbers)
         worst = float(separation(line.t, line.error, line.label, search.power)[0])
-        if worst <= 4 * search.eps or len(folds) > 3 * len(points):
-            return None
+        before.append((line, exact, worst))
     if not folds:
         # Nothing to fold: the circle is read along the line, which keeps the order.
         layer = Fold(numbers.make(0.0), numbers.make(1.0), numbers.make(1.0), numbers.make(0.0))
         folds.append(layer)
         line, exact = _folded(line, exact, layer, search.eps, numbers)
         worst = float(separation(line.t, line.error, line.label, search.power)[0])
+    if worst <= 4 * search.eps:
+        return None
     ends = between_runs(line)
     return Plan(
         first.weight,
@@ -142,7 +154,8 @@ def plan(
     )
 
 
-def _projected(points: Array, first: Projection, numbers: Numbers) -> list[Any]:
+def projected(points: Array, first: Projection, numbers: Numbers) -> list[Any]:
+    """Positions of points on the first line."""
     if numbers is float_numbers:
         return list(first.line.t.tolist())
     weight = [numbers.make(float(w)) for w in first.weight]

@@ -83,8 +83,8 @@ def lssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:
 def _prepared(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if x.ndim != 2 or y.shape != x.shape[:1] or len(x) == 0 or not bool(torch.isfinite(x).all()):
         raise InvalidValueError(
-            f"Points are finite, one a row, with one label each; got points of shape {tuple(x.shape)} and labels of shape "
-            f"{tuple(y.shape)}{'' if bool(torch.isfinite(x).all()) else ', with entries that are not finite'}."
+            f"Points are finite, one a row, with one label each; got points of shape {tuple(x.shape)} and labels of "
+            f"shape {tuple(y.shape)}{'' if bool(torch.isfinite(x).all()) else ', with entries that are not finite'}."
         )
     if x.dtype not in (torch.float32, torch.float64):
         x = x.to(torch.float32)
