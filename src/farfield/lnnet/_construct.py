@@ -171,6 +171,6 @@ def _too_coarse(
     )
     return PrecisionError(
         f"{len(points)} points in {len(labels)} classes are too close for an LN-Net in {dtype}, which has {have:.1f} "
-        f"decimal digits: {said}. Use rule='fold', dtype=torch.float64, or fewer points; with more features the first "
-        "projection keeps points further apart."
+        f"decimal digits: {said}. Use rule='fold', dtype=torch.float64, or fewer points; with more features the "
+        "first projection keeps points further apart."
     )

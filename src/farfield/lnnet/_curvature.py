@@ -56,14 +56,14 @@ def curvature(
 
     For a norm alone there is a closed form, exact for any ε and any scale; without either, for groups of m features
     with standard deviations σ_g, it is :math:`\sum_g 3(m-2)/(m\sigma_g^4)`. At equal σ_g that is largest for groups
-    of four, and 0 for groups of two, which keep only a sign. Any other map goes through autograd: d forward-over-reverse
-    passes for each point, exact to rounding, and 0 wherever a network of ReLUs is differentiable. Nothing is
+    of four, and 0 for groups of two, which keep only a sign. Any other map goes through autograd: d passes, forward
+    over reverse, for each point, exact to rounding, and 0 wherever a network of ReLUs is differentiable. Nothing is
     estimated unless asked for. The result carries no gradients.
 
     Parameters
     ----------
     f
-        Maps (n, d) to (n, k), each row by itself; called with n = 1 inside ``torch.func`` where there is no closed form.
+        Maps (n, d) to (n, k), each row by itself; called with n = 1 by ``torch.func`` where there is no closed form.
     x
         Points.
     method
@@ -110,8 +110,8 @@ def curvature(
     columns = parse_memory(memory) // size
     if columns < 1:
         raise InvalidValueError(
-            f"One column of the second derivatives takes {size} bytes, and the budget is {memory!r}. Raise it, or use "
-            "estimate_curvature."
+            f"One column of the second derivatives takes {size} bytes, and the budget is {memory!r}. Raise it, or "
+            "use estimate_curvature."
         )
     jacobian = jacrev(_rowwise(f))
     eye = torch.eye(points.shape[1], dtype=x.dtype, device=x.device)
@@ -166,7 +166,8 @@ def estimate_curvature(
 
         def probe(u: Tensor, v: Tensor, point: Tensor = point) -> Tensor:
             def slope(z: Tensor) -> Tensor:
-                return jacrev(lambda w: (u * one(w)).sum())(z)
+                gradient: Tensor = jacrev(lambda w: (u * one(w)).sum())(z)
+                return gradient
 
             product: Tensor = jvp(slope, (point,), (v,))[1]
             return product.square().sum()

@@ -69,8 +69,8 @@ def smallest_digits(net: LNNet, x: Float[Tensor, "m d"], y: Tensor, *, most: int
     found = _smallest(layers, x.double().tolist(), wanted, most)
     if found is None:
         raise PrecisionError(
-            f"The network gives some point a wrong label even in arithmetic of {most} digits. Is it the one built for "
-            "these points and labels?"
+            f"The network gives some point a wrong label even in arithmetic of {most} digits. Is it the one built "
+            "for these points and labels?"
         )
     return found
 

@@ -165,7 +165,7 @@ def _basis(like: Tensor) -> Tensor:
 
 def _linear(weights: Matrix, bias: list[Any], dtype: torch.dtype) -> nn.Linear:
     # Without torch's own initialisation, which draws from the global generator.
-    linear = nn.utils.skip_init(nn.Linear, len(weights[0]), len(weights), dtype=dtype)
+    linear: nn.Linear = nn.utils.skip_init(nn.Linear, len(weights[0]), len(weights), dtype=dtype)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([[float(v) for v in row] for row in weights], dtype=torch.float64))
         linear.bias.copy_(torch.tensor([float(v) for v in bias], dtype=torch.float64))

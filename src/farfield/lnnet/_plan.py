@@ -78,9 +78,7 @@ def project(points: Array, label: Array, search: Search, rng: np.random.Generato
     moving = spread > 0
     best: tuple[tuple[bool, float], Projection] | None = None
     for _ in range(_DRAWS if moving.sum() > 1 else 1):
-        direction = rng.standard_normal(points.shape[1])
-        if moving.sum() <= 1:
-            direction = np.ones(points.shape[1])
+        direction = rng.standard_normal(points.shape[1]) if moving.sum() > 1 else np.ones(points.shape[1])
         weight = np.where(moving, direction / np.where(moving, spread, 1.0), 0.0)
         t = points @ weight
         reach = float(t.max() / 2 - t.min() / 2) or 1.0

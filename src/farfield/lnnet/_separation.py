@@ -77,7 +77,8 @@ def lssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:
     basis, spread, _ = torch.linalg.svd(scaled, full_matrices=False)
     rank = int((spread > max(x.shape) * torch.finfo(spread.dtype).eps * spread[0]).sum())
     within = _within(basis[:, :rank], index)
-    return torch.linalg.svdvals(within)[-1].square().clamp(max=1.0)
+    least: Tensor = torch.linalg.svdvals(within)[-1]
+    return least.square().clamp(max=1.0)
 
 
 def _prepared(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
