@@ -96,11 +96,11 @@ def _show(facts: dict[str, Any]) -> None:
         f"{facts['points']} points in {facts['dimensions']} dimension(s), {facts['classes']} labels: "
         f"{facts['right']} right"
     )
-    typer.echo(f"depth       {facts['depth']} LayerNorm layers of width 3, rule {facts['rule']!r}")
+    typer.echo(f"depth       {facts['depth']} LayerNorm of width 3, rule {facts['rule']!r}")
     typer.echo(f"margin      {facts['margin']:.3g} on a line of length 2")
     typer.echo(
-        f"precision   {facts['dtype']}; {facts['digits_needed']} digits are needed, {facts['digits_that_suffice']} "
-        "surely suffice"
+        f"precision   {facts['dtype']}; digits needed: {facts['digits_needed']}, proved to suffice to first order: "
+        f"{facts['digits_that_suffice']}"
     )
     after = facts["lssr_after"]
     path = [facts["lssr_before"], *(after if len(after) <= 6 else (*after[:3], after[-1]))]

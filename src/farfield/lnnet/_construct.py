@@ -19,8 +19,11 @@ from farfield.lnnet._search import Search
 
 __all__ = ["construct"]
 
-_POWERS = {"fold": (0.1, 0.2, *(0.35, 0.5) * 4), "paper": (0.5, 0.35) * 5}
-"""From few runs to wide separations: the first attempt that survives rounding is the shallowest."""
+_ATTEMPTS = {
+    "fold": ((0.1, 0), (0.2, 0), (0.35, 0), (0.5, 0), *((0.35, 1), (0.5, 1)) * 3),
+    "paper": ((0.35, 0), *((0.5, 1), (0.35, 1), (0.5, 0)) * 3),
+}
+"""Power and weight of the far, from few layers to little error: the first attempt that survives rounding is taken."""
 _ENTRIES = (300_000, 300_000, 600_000, 600_000, *(1_200_000,) * 6)
 _ALONE = 16
 """Points that are also classified one at a time: other batch sizes round otherwise."""
@@ -84,7 +87,7 @@ def construct(
     >>> net.predict(x), net.depth
     (tensor([0, 1, 1, 0]), 1)
     """
-    if rule not in _POWERS:
+    if rule not in _ATTEMPTS:
         raise InvalidValueError(f"The rules are 'fold' and 'paper'; got {rule!r}.")
     if dtype not in ("auto", torch.float32, torch.float64):
         raise InvalidValueError(f"dtype is 'auto', torch.float32 or torch.float64; got {dtype!r}.")
@@ -97,9 +100,9 @@ def construct(
     for kind in kinds:
         assert isinstance(kind, torch.dtype)
         # Where a wider arithmetic is at hand, the narrower one is not worth many attempts.
-        powers = _POWERS[rule] if kind is kinds[-1] else _POWERS[rule][::2][:2]
-        for power, entries in zip(powers, _ENTRIES, strict=False):
-            search = Search(rule, torch.finfo(kind).eps, power, entries)
+        attempts = _ATTEMPTS[rule] if kind is kinds[-1] else _ATTEMPTS[rule][:2]
+        for (power, far), entries in zip(attempts, _ENTRIES, strict=False):
+            search = Search(rule, torch.finfo(kind).eps, power, far, entries)
             found = plan(points, index, search, rng)
             net = None if found is None else _checked(found, x, y, labels, kind)
             if found is not None and net is not None:

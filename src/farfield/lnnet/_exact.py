@@ -80,7 +80,7 @@ def digits_of_plan(points: Array, label: Array, rule: Any, rng: np.random.Genera
     rows, wanted = points.tolist(), label.tolist()
     for digits in _SIZES if len(points) <= _MOST else ():
         with mpmath.workdps(2 * digits):
-            found = plan(points, label, Search(rule, 10.0**-digits, 0.5, 300_000), rng, _NUMBERS)
+            found = plan(points, label, Search(rule, 10.0**-digits, 0.5, 1.0, 300_000), rng, _NUMBERS)
             if found is not None:
                 return _smallest(_layers(found, digits), rows, wanted, 2 * digits)
     for digits in _OWN if len(points) <= _FEW else ():
@@ -103,7 +103,7 @@ def own_order(points: Array, label: Array, rng: np.random.Generator) -> Plan | N
     With more than two classes, the turn leaves the middle of the pair where mirrored points would meet. None where
     the precision does not tell two labels apart.
     """
-    first = project(points, label, Search("paper", 0.0, 0.5, 1), rng)
+    first = project(points, label, Search("paper", 0.0, 0.5, 0.0, 1), rng)
     exact = projected(points[first.order], first, _NUMBERS)
     state = sorted(zip(exact, label[first.order].tolist(), strict=True))
     classes = len(set(label.tolist()))

@@ -26,6 +26,8 @@ _ROUND = 4.0
 """Roundings of the linear map before a norm and of the norm, in units of the largest term."""
 _READ = 2.0
 """Roundings of the reading, in units of one."""
+_REACH = 3
+"""Neighbours on each side from which a point is kept apart."""
 
 
 @dataclass(frozen=True)
@@ -100,18 +102,24 @@ def between_runs(line: Line) -> Array:
     return places
 
 
-def separation(t: Array, error: Array, label: Array, power: float) -> tuple[Any, Any, Any]:
+def separation(t: Array, error: Array, label: Array, power: float, far: float = 0.0) -> tuple[Any, Any, Any]:
     """How far apart neighbours of different labels are, in units of their errors: the ε that could be borne.
 
     Returns the worst; the logarithm of a mean, (Σ ratio^−p)^(−1/p), that many near misses lower as well as one nearer
-    (for p → 0 it counts runs); and the number of runs, each along the last axis.
+    (for p → 0 it counts runs), neighbours but one and two weighted by ``far``; and the number of runs, each along the
+    last axis.
     """
     order = np.argsort(t, axis=-1)
     t = np.take_along_axis(t, order, -1)
     error = np.take_along_axis(error, order, -1)
     label = label[order]
-    different = label[..., 1:] != label[..., :-1]
-    ratio = np.maximum((t[..., 1:] - t[..., :-1]) / (error[..., 1:] + error[..., :-1]), 1e-200)
-    worst = np.where(different, ratio, 1.0).min(-1, initial=1.0)
-    total = np.where(different, ratio**-power, 0.0).sum(-1)
-    return worst, -np.log10(np.maximum(total, 1e-9)) / power, 1 + different.sum(-1)
+    worst: Any = 1.0
+    total: Any = 0.0
+    # Not only neighbours: a point of large error may reach across others of its own label.
+    for step in range(1, min(_REACH, label.shape[-1] - 1) + 1):
+        different = label[..., step:] != label[..., :-step]
+        ratio = (t[..., step:] - t[..., :-step]) / (error[..., step:] + error[..., :-step])
+        ratio = np.where(different, np.maximum(ratio, 1e-200), 1e9)
+        worst = np.minimum(worst, ratio.min(-1))
+        total = total + (1.0 if step == 1 else far) * (ratio**-power).sum(-1)
+    return worst, -np.log10(np.maximum(total, 1e-9)) / power, runs(label)

@@ -88,7 +88,7 @@ def project(points: Array, label: Array, search: Search, rng: np.random.Generato
         error = (2.0 + 0.5 * math.sqrt(len(weight))) * (np.abs(points) @ np.abs(weight) + abs(bias))
         order = np.argsort(t, kind="stable")
         line = Line(t[order], error[order], label[order])
-        worst, mean, _ = separation(line.t, line.error, line.label, search.power)
+        worst, mean, _ = separation(line.t, line.error, line.label, search.power, search.far)
         key = (bool(worst > search.eps), float(mean))
         if best is None or key > best[0]:
             best = (key, Projection(weight, bias, line, order, float(worst)))
@@ -166,7 +166,7 @@ def projected(points: Array, first: Projection, numbers: Numbers) -> list[Any]:
 def _folded(
     line: Line, exact: Sequence[Any], layer: Fold, eps: float, numbers: Numbers
 ) -> tuple[Line, list[Any]]:
-    """Points after a layer, in order again; those of one label that lie within their errors become one."""
+    """Points after a layer, in order again; those of one label that lie within equal errors become one."""
     image = [read(t, layer, numbers.sqrt) for t in exact]
     shadow = Fold(*(float(v) for v in (layer.centre, layer.height, layer.cosine, layer.sine)))
     error = errors(line.t, line.error, shadow)
@@ -176,8 +176,10 @@ def _folded(
     for k in order:
         if kept and line.label[k] == line.label[kept[-1]]:
             apart = float(image[k] - image[kept[-1]])
-            if apart <= eps * (error[k] + bound[-1]):
-                bound[-1] = max(bound[-1], float(error[k])) + apart / eps
+            wider = max(bound[-1], float(error[k]) + apart / eps)
+            # Only among equals: an uncertain point must not make a certain neighbour uncertain too.
+            if apart <= eps * (error[k] + error[kept[-1]]) and wider <= 4 * min(error[k], error[kept[-1]]):
+                bound[-1] = wider
                 continue
         kept.append(k)
         bound.append(float(error[k]))

@@ -35,6 +35,8 @@ class Search:
         ε of the arithmetic: worst separations below a few of it are refused.
     power
         Between few runs (small) and wide separations (large).
+    far
+        Weight of points that are not neighbours: 0 for few layers, 1 for more layers and less error.
     entries
         Candidates × points looked at for a layer.
     """
@@ -42,6 +44,7 @@ class Search:
     rule: Literal["paper", "fold"]
     eps: float
     power: float
+    far: float
     entries: int
 
 
@@ -72,7 +75,7 @@ def next_fold(
     best: Choice | None = None
     if search.rule == "fold" and n <= _SMALL:
         best = _best(line, all_pairs(line), classes, search, rng)
-    have = separation(line.t, line.error, line.label, search.power)[1]
+    have = separation(line.t, line.error, line.label, search.power, search.far)[1]
     for _ in range(_ROUNDS):
         if best is not None and best.value > have - _LOSS:
             break
@@ -127,7 +130,8 @@ def _values(line: Line, pairs: Pairs, scale: Array, classes: int, search: Search
     """Logarithms to be made large, −inf for what rounding would lose; and the worst separations."""
     layer = fold(pairs.turn[:, None], pairs.shift(line.t)[:, None], scale[:, None], np.sqrt)
     image = read(line.t, layer, np.sqrt)
-    worst, value, count = separation(image, errors(line.t, line.error, layer), line.label, search.power)
+    error = errors(line.t, line.error, layer)
+    worst, value, count = separation(image, error, line.label, search.power, search.far)
     # One run a class: nothing is left to do, and only the worst counts.
     done = (count == classes) & (worst > 100 * search.eps)
     value = np.where(done, 1e3 + np.log10(worst), value)

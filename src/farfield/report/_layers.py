@@ -53,7 +53,7 @@ def lnnet_figure(net: LNNet, x: Tensor, y: Tensor) -> Figure:
         circle = (arc, *_scatter(circles[k], index, labels))
         panels.append(Panel(f"LayerNorm {k + 1}", "along", "across", circle, y_range=(-1.1, 1.1)))
         panels.append(_line("read", lines[k + 1], index, labels))
-    title = f"{len(x)} points, {len(labels)} labels, {net.depth} LayerNorm layers of width 3"
+    title = f"{len(x)} points, {len(labels)} labels, {net.depth} LayerNorm of width 3"
     return Figure(title, tuple(panels), columns=4)
 
 
