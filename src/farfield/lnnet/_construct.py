@@ -25,6 +25,7 @@ _ATTEMPTS = {
 }
 """Power and weight of the far, from few layers to little error: the first attempt that survives rounding is taken."""
 _ENTRIES = (300_000, 300_000, 600_000, 600_000, *(1_200_000,) * 6)
+_RETREATS = 6
 _ALONE = 16
 """Points that are also classified one at a time: other batch sizes round otherwise."""
 
@@ -100,9 +101,12 @@ def construct(
     for kind in kinds:
         assert isinstance(kind, torch.dtype)
         # Where a wider arithmetic is at hand, the narrower one is not worth many attempts.
-        attempts = _ATTEMPTS[rule] if kind is kinds[-1] else _ATTEMPTS[rule][:2]
+        last = kind is kinds[-1]
+        attempts, retreats = (
+            (_ATTEMPTS[rule], _RETREATS + len(points) // 50) if last else (_ATTEMPTS[rule][:1], 0)
+        )
         for (power, far), entries in zip(attempts, _ENTRIES, strict=False):
-            search = Search(rule, torch.finfo(kind).eps, power, far, entries)
+            search = Search(rule, torch.finfo(kind).eps, power, far, entries, retreats)
             found = plan(points, index, search, rng)
             net = None if found is None else _checked(found, x, y, labels, kind)
             if found is not None and net is not None:

@@ -121,5 +121,6 @@ def separation(t: Array, error: Array, label: Array, power: float, far: float = 
         ratio = (t[..., step:] - t[..., :-step]) / (error[..., step:] + error[..., :-step])
         ratio = np.where(different, np.maximum(ratio, 1e-200), 1e9)
         worst = np.minimum(worst, ratio.min(-1))
-        total = total + (1.0 if step == 1 else far) * (ratio**-power).sum(-1)
+        if step == 1 or far:
+            total = total + (1.0 if step == 1 else far) * (ratio**-power).sum(-1)
     return worst, -np.log10(np.maximum(total, 1e-9)) / power, runs(label)

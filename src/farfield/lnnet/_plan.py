@@ -17,8 +17,7 @@ __all__ = ["Numbers", "Plan", "Projection", "float_numbers", "plan", "project", 
 _DRAWS = 32
 """Random directions of which the first layer takes the best."""
 _BACK = 6
-_RETREATS = 6
-"""How many layers are taken back at a dead end, and how often."""
+"""Layers that are taken back at a dead end."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def plan(
         choice = next_fold(line, classes, worst, search, rng)
         if choice is None or len(folds) > 3 * len(points):
             # A dead end was entered some layers ago: back, and on with other candidates.
-            if retreats == _RETREATS or len(folds) < _BACK:
+            if retreats == search.retreats or len(folds) < _BACK:
                 return None
             retreats += 1
             del folds[-_BACK:], before[-_BACK:]

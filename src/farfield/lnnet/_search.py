@@ -39,6 +39,8 @@ class Search:
         Weight of points that are not neighbours: 0 for few layers, 1 for more layers and less error.
     entries
         Candidates × points looked at for a layer.
+    retreats
+        How often some layers are taken back at a dead end.
     """
 
     rule: Literal["paper", "fold"]
@@ -46,6 +48,7 @@ class Search:
     power: float
     far: float
     entries: int
+    retreats: int = 6
 
 
 @dataclass(frozen=True)
