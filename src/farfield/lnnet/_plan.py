@@ -114,10 +114,12 @@ def plan(
     exact = projected(points[first.order], first, numbers)
     folds: list[Fold] = []
     before = [(line, exact, worst)]
+    # One pair a layer brings every class to one point in so many; points that rounding drove apart may take more.
+    most = len(points) - classes if search.rule == "paper" else 3 * len(points)
     retreats = 0
     while runs(line.label) > classes:
         choice = next_fold(line, classes, worst, search, rng)
-        if choice is None or len(folds) > 3 * len(points):
+        if choice is None or len(folds) >= most:
             # A dead end was entered some layers ago: back, and on with other candidates.
             if retreats == search.retreats or len(folds) < _BACK:
                 return None
