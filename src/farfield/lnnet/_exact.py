@@ -20,7 +20,7 @@ __all__ = ["digits_of_plan", "smallest_digits"]
 
 _SIZES = (24, 40, 80)
 """Digits in which a network is looked for when float64 does not do."""
-_MOST = 400
+_MOST = 200
 """Points up to which that is worth the time."""
 _OWN = (100, 400, 1600)
 _FEW = 40
