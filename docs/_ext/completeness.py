@@ -16,6 +16,7 @@ PACKAGES = (
     "farfield.nn",
     "farfield.kernels",
     "farfield.kernels.gpytorch",
+    "farfield.lnnet",
     "farfield.ntk",
     "farfield.learn",
     "farfield.papers",

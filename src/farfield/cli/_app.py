@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from farfield import __version__
-from farfield.cli import activations, audit, certify, data, env, kernel, ntk, reproduce, verify
+from farfield.cli import activations, audit, certify, data, env, kernel, lnnet, ntk, reproduce, verify
 from farfield.errors import FarfieldError
 
 __all__ = ["app", "main"]
@@ -26,6 +26,7 @@ app.command("verify")(verify.verify)
 app.command("activations")(activations.activations)
 app.command("kernel")(kernel.kernel)
 app.command("ntk")(ntk.ntk)
+app.add_typer(lnnet.lnnet, name="lnnet")
 app.add_typer(data.data, name="data")
 app.command("env")(env.env)
 app.command("reproduce")(reproduce.reproduce)

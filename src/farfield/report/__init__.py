@@ -9,6 +9,7 @@ from __future__ import annotations
 from farfield.report._certificate import print_certificate, render_certificate
 from farfield.report._data import Figure, Heatmap, Panel, Series, Table
 from farfield.report._html import render_html
+from farfield.report._layers import lnnet_figure
 from farfield.report._plots import save_figure
 from farfield.report._sarif import render_sarif
 from farfield.report._terminal import print_audit
@@ -19,6 +20,7 @@ __all__ = [
     "Panel",
     "Series",
     "Table",
+    "lnnet_figure",
     "print_audit",
     "print_certificate",
     "render_certificate",

@@ -1,0 +1,25 @@
+"""LayerNorm as a nonlinearity: how much it bends, and networks of linear maps and LayerNorm that fit any labels.
+
+Holds: sums of squares within classes (SSR, LSSR), Hessians of norms and modules, LN-Nets of width three
+built for given points.
+May import: nn, geometry, engine, errors, _typing. Never: trains, draws or reads files.
+"""
+
+from __future__ import annotations
+
+from farfield.lnnet._construct import construct
+from farfield.lnnet._curvature import CurvatureEstimate, curvature, estimate_curvature
+from farfield.lnnet._exact import smallest_digits
+from farfield.lnnet._network import LNNet
+from farfield.lnnet._separation import lssr, ssr
+
+__all__ = [
+    "CurvatureEstimate",
+    "LNNet",
+    "construct",
+    "curvature",
+    "estimate_curvature",
+    "lssr",
+    "smallest_digits",
+    "ssr",
+]

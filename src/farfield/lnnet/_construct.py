@@ -1,0 +1,183 @@
+"""Build an LN-Net for given points and labels, and prove by running it that it is right."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farfield._typing import Float
+from farfield.errors import InvalidValueError, PrecisionError
+from farfield.lnnet._exact import digits_of_plan
+from farfield.lnnet._fold import Array
+from farfield.lnnet._network import LNNet, maps
+from farfield.lnnet._plan import Plan, plan
+from farfield.lnnet._search import Search
+
+__all__ = ["construct"]
+
+_ATTEMPTS = {
+    "fold": ((0.1, 0), (0.2, 0), (0.35, 0), (0.5, 0), *((0.35, 1), (0.5, 1)) * 3),
+    "paper": ((0.35, 0), *((0.5, 1), (0.35, 1), (0.5, 0)) * 3),
+}
+"""Power and weight of the far, from few layers to little error: the first attempt that survives rounding is taken."""
+_ENTRIES = (300_000, 300_000, 600_000, 600_000, *(1_200_000,) * 6)
+_RETREATS = 6
+_ALONE = 16
+"""Points that are also classified one at a time: other batch sizes round otherwise."""
+
+
+def construct(
+    x: Float[Tensor, "m d"],
+    y: Tensor,
+    *,
+    rule: Literal["fold", "paper"] = "fold",
+    dtype: torch.dtype | Literal["auto"] = "auto",
+    generator: torch.Generator | None = None,
+) -> LNNet:
+    r"""A network of linear maps and LayerNorm, three neurons wide, that gives any distinct points any labels.
+
+    The points are projected to a line. A layer maps t to the vector (t − c, h), LayerNorm keeps its direction, and
+    reading that along ψ folds the line,
+
+    .. math:: t \mapsto \cos(\theta(t) - \psi), \qquad \theta(t) = \operatorname{atan2}(h, t - c),
+
+    so that two points of one label meet; in the end every label is one stretch of the line. There is no activation
+    function: what bends is the norm. P3 takes ψ = π/2, where all points mirrored about c collide, which with three
+    classes or more destroys the labels; here c, h and ψ are chosen such that points of different labels stay apart.
+
+    Every choice is made by the error it leaves: each position carries a first-order bound of its rounding, and among
+    many candidates that fold is taken that keeps different labels furthest apart in units of it. The finished module
+    is run on all the points, together, in parts and one by one; what is returned has classified them all. Cost: a
+    second or so for 100 points; time grows with m × depth, and with the attempts that rounding thwarts.
+
+    Parameters
+    ----------
+    x
+        Points, one a row; equal ones must have equal labels.
+    y
+        A label for every point, (m,), any number of classes, any dtype.
+    rule
+        ``"paper"``: one pair a layer, P3's own (the leftmost point that has a partner and the next of its label, from
+        either end) while precision lasts and the best pair after that; depth ≤ m − 2 for m ≥ 3. ``"fold"``: the
+        fold that leaves the best separation and the fewest runs of labels, two pairs at once where they are nested;
+        much shallower.
+    dtype
+        Of the network. ``"auto"`` is float32 where that classifies all points, else float64.
+    generator
+        Source of the projections and candidates.
+
+    Raises
+    ------
+    InvalidValueError
+        If two equal points have different labels (both are named), or the points are not a finite matrix.
+    PrecisionError
+        If rounding makes it impossible; the message says how many digits would do.
+
+    References
+    ----------
+    [P3] Theorem 2 and Figure 2. The choice of c, h, ψ, the involution and the rule ``"fold"`` are ours.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> net = construct(x, torch.tensor([0, 1, 1, 0]), generator=torch.Generator().manual_seed(0))
+    >>> net.predict(x), net.depth
+    (tensor([0, 1, 1, 0]), 1)
+    """
+    if rule not in _ATTEMPTS:
+        raise InvalidValueError(f"The rules are 'fold' and 'paper'; got {rule!r}.")
+    if dtype not in ("auto", torch.float32, torch.float64):
+        raise InvalidValueError(f"dtype is 'auto', torch.float32 or torch.float64; got {dtype!r}.")
+    points, index, labels = distinct(x, y)
+    seed = int(
+        torch.randint(2**31, (1,), generator=generator, device=generator.device if generator else None)
+    )
+    rng = np.random.default_rng(seed)
+    kinds = (torch.float32, torch.float64) if dtype == "auto" else (dtype,)
+    for kind in kinds:
+        assert isinstance(kind, torch.dtype)
+        # Where a wider arithmetic is at hand, the narrower one is not worth many attempts.
+        last = kind is kinds[-1]
+        attempts, retreats = (
+            (_ATTEMPTS[rule], _RETREATS + len(points) // 50) if last else (_ATTEMPTS[rule][:1], 0)
+        )
+        for (power, far), entries in zip(attempts, _ENTRIES, strict=False):
+            search = Search(rule, torch.finfo(kind).eps, power, far, entries, retreats)
+            found = plan(points, index, search, rng)
+            net = None if found is None else _checked(found, x, y, labels, kind)
+            if found is not None and net is not None:
+                net.precision = max(1, math.ceil(-math.log10(found.worst)))
+                net.rule = rule
+                return net.to(x.device)
+    raise _too_coarse(points, index, labels, rule, kinds[-1], rng)
+
+
+def distinct(x: Tensor, y: Tensor) -> tuple[Array, Array, Tensor]:
+    """Distinct points in float64, their classes from 0, and the labels of the classes."""
+    if x.ndim != 2 or y.shape != x.shape[:1] or x.numel() == 0:
+        raise InvalidValueError(
+            f"Points are a matrix, one a row, with one label each; got shapes {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    if not bool(torch.isfinite(x).all()):
+        row = int((~torch.isfinite(x).all(1)).nonzero()[0])
+        raise InvalidValueError(f"Points are finite; point {row} is {x[row].tolist()}.")
+    labels, index = torch.unique(y, return_inverse=True)
+    points, group = torch.unique(x.detach().to("cpu", torch.float64), dim=0, return_inverse=True)
+    first: dict[int, int] = {}
+    for k, g in enumerate(group.tolist()):
+        other = first.setdefault(g, k)
+        if index[other] != index[k]:
+            raise InvalidValueError(
+                f"Equal points have equal labels, or no function fits them; points {other} and {k} are equal and "
+                f"their labels are {y[other].item()!r} and {y[k].item()!r}. Remove one of them."
+            )
+    rows = torch.tensor([first[g] for g in range(len(points))])
+    return points.numpy(), index.cpu()[rows].numpy(), labels
+
+
+def _checked(found: Plan, x: Tensor, y: Tensor, labels: Tensor, dtype: torch.dtype) -> LNNet | None:
+    """The network of a plan with its margin, or None if it errs on some point in some batch."""
+    try:
+        layers = maps(found)
+    except OverflowError:
+        return None
+    rows = [row for weights, bias in layers for row in (*weights, bias)]
+    if not all(math.isfinite(float(v)) for row in rows for v in row):
+        return None
+    net = LNNet(layers, labels.cpu(), dtype=dtype)
+    x, y = x.detach().cpu(), y.cpu()
+    half = max(1, len(x) // 2)
+    parts = [(x, y), (x[:half], y[:half]), (x[half:], y[half:])]
+    parts += [(x[k : k + 1], y[k : k + 1]) for k in range(min(len(x), _ALONE))]
+    if not all(torch.equal(net.predict(a), b) for a, b in parts):
+        return None
+    t = net.lines(x)[-1].double()
+    order = t.argsort()
+    t, y = t[order], y[order]
+    between = y[1:] != y[:-1]
+    # One run a class, and not only the right answers: the margin is then between neighbours.
+    if int(between.sum()) + 1 != len(labels):
+        return None
+    net.margin = float((t[1:] - t[:-1])[between].min()) if len(labels) > 1 else math.inf
+    return net
+
+
+def _too_coarse(
+    points: Array, index: Array, labels: Tensor, rule: str, dtype: torch.dtype, rng: np.random.Generator
+) -> PrecisionError:
+    digits = digits_of_plan(points, index, rule, rng)
+    have = -math.log10(torch.finfo(dtype).eps)
+    said = (
+        f"a network that needs {digits} digits was found in exact arithmetic"
+        if digits is not None
+        else "none was found in exact arithmetic either, within the time that takes"
+    )
+    return PrecisionError(
+        f"{len(points)} points in {len(labels)} classes are too close for an LN-Net in {dtype}, which has {have:.1f} "
+        f"decimal digits: {said}. Use rule='fold', dtype=torch.float64, or fewer points; with more features the "
+        "first projection keeps points further apart."
+    )

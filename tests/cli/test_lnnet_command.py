@@ -1,0 +1,84 @@
+"""``farfield lnnet demo``: the library's numbers, a picture, refusals with a sentence."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from farfield import lnnet
+from farfield.cli import main
+from farfield.report import lnnet_figure
+from shape_checking import as_users_run_it
+
+XOR = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+PARITY = torch.tensor([0, 1, 1, 0])
+
+
+def farfield(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["farfield", "lnnet", "demo", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return stopped.value.code
+
+
+def test_xor_in_words_and_as_a_picture(tmp_path, monkeypatch, capsys):
+    assert farfield(monkeypatch, "--plot", str(tmp_path / "xor.svg")) == 0
+    shown = capsys.readouterr()
+    assert "4 points in 2 dimension(s), 2 labels: 4 right" in shown.out and "depth       1 " in shown.out
+    assert "LSSR        1 → " in shown.out
+    assert "wrote" in shown.err and "wrote" not in shown.out
+    assert "LayerNorm 1" in (tmp_path / "xor.svg").read_text()
+
+
+def test_json_has_the_librarys_numbers(monkeypatch, capsys):
+    words = [
+        "--points",
+        "15",
+        "--classes",
+        "3",
+        "--dimensions",
+        "2",
+        "--seed",
+        "5",
+        "--rule",
+        "paper",
+        "--json",
+    ]
+    assert farfield(monkeypatch, *words) == 0
+    found = json.loads(capsys.readouterr().out)
+    draw = torch.Generator().manual_seed(5)
+    x = torch.randn(15, 2, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, 3, (15,), generator=draw)
+    net = lnnet.construct(x, y, rule="paper", generator=torch.Generator().manual_seed(5))
+    assert found["right"] == found["points"] == 15
+    assert (found["depth"], found["margin"]) == (net.depth, net.margin)
+    assert found["digits_needed"] == lnnet.smallest_digits(net, x, y) <= found["digits_that_suffice"]
+    assert found["lssr_before"] == float(lnnet.lssr(x, y)) and len(found["lssr_after"]) == net.depth
+
+
+def test_a_random_problem_needs_points(monkeypatch, capsys):
+    with as_users_run_it():
+        assert farfield(monkeypatch, "--points", "10", "--classes", "1") == 2
+    assert "2 classes or more" in capsys.readouterr().err
+
+
+def test_the_figure_shows_what_the_network_does():
+    net = lnnet.construct(XOR, PARITY, generator=torch.Generator().manual_seed(0))
+    figure = lnnet_figure(net, XOR, PARITY)
+    assert [p.title for p in figure.panels] == ["points", "projected", "LayerNorm 1", "read"]
+    circle = figure.panels[2].series[1]
+    assert all(abs(a * a + b * b - 1) < 1e-5 for a, b in zip(circle.x, circle.y, strict=True))
+    # Read from the circle, the two labels no longer overlap; projected, they do.
+    low, high = figure.panels[3].series
+    assert max(low.x) < min(high.x) or max(high.x) < min(low.x)
+    low, high = figure.panels[1].series
+    assert not (max(low.x) < min(high.x) or max(high.x) < min(low.x))
+
+
+def test_of_a_deep_network_the_first_layers_and_the_last():
+    draw = torch.Generator().manual_seed(1)
+    x, y = torch.randn(30, 1, generator=draw, dtype=torch.float64), torch.randint(0, 2, (30,), generator=draw)
+    net = lnnet.construct(x, y, generator=draw)
+    titles = [p.title for p in lnnet_figure(net, x, y).panels if "LayerNorm" in p.title]
+    assert net.depth > 3 and titles == ["LayerNorm 1", "LayerNorm 2", f"LayerNorm {net.depth}"]
