@@ -23,7 +23,8 @@ class Scaling:
     Parameters
     ----------
     offset, scale
-        Of every column; scalars for a vector. A constant column has scale 1; one that is constant but for rounding, at least that of it.
+        Of every column; scalars for a vector. A constant column has scale 1; one that is constant
+        but for rounding, at least that rounding.
     """
 
     offset: Array
