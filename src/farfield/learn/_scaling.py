@@ -23,7 +23,8 @@ class Scaling:
     Parameters
     ----------
     offset, scale
-        Of every column; scalars for a vector. A constant column has scale 1, or that of its rounding.
+        Of every column; scalars for a vector. A constant column has scale 1; one that is constant
+        but for rounding, at least that rounding.
     """
 
     offset: Array
@@ -46,7 +47,9 @@ class Scaling:
         # Rounding leaves a constant column some 1e-16 of its size: that is not a scale. Nor is what has no inverse.
         constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(values).max(0)
         constant |= unit * scale < np.finfo(np.float64).tiny
-        rounding = np.maximum(1.0, 10 * np.finfo(np.float64).eps * unit)
+        same = values.min(0) == values.max(0)
+        offset = np.where(same, values[0], offset)  # a mean is rounded
+        rounding = np.where(same, 1.0, np.maximum(1.0, 10 * np.finfo(np.float64).eps * unit))
         return cls(np.asarray(unit * offset), np.where(constant, rounding, unit * scale))
 
     def apply(self, values: Array) -> Array:
