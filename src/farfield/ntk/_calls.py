@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,6 +85,12 @@ class Tracked:
                 if name:
                     places[name].append(f"{path}.{attribute}" if path else attribute)
         return Tracked(names, parameters, {name: tuple(found) for name, found in places.items()})
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest that holds the gradients by every parameter."""
+        dtypes = (p.dtype for p in self.parameters.values())
+        return functools.reduce(torch.promote_types, dtypes)
 
     def substitute(self, model: nn.Module, values: dict[str, Tensor], x: Tensor) -> Any:
         """model(x) with other values of some of the parameters."""

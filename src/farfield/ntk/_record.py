@@ -12,6 +12,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
@@ -34,7 +35,7 @@ class Recorder(Recording, TorchFunctionMode):
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         rule = RULES.get(func)
-        if rule is not None:
+        if rule is not None and not any(isinstance(v, Tensor) and v.is_complex() for v in args):
             done, value = rule(self, func, args, kwargs)
             if done:
                 if self.trace:
@@ -45,7 +46,7 @@ class Recorder(Recording, TorchFunctionMode):
         if func in _RANDOM:
             _refuse_random(func, args, kwargs)
         if not self.moved:
-            self.moved = func in _MOVES or (func in _INDEXES and _holds_tensor(args[1]))
+            self.moved = func in _MOVES or (func in _INDEXES and _chooses(args[1]))
         if func in _COMPOSITE:
             with self:
                 return _unguarded(func)(*args, **kwargs)
@@ -88,10 +89,11 @@ def hidden(recorder: Recorder, y: Tensor) -> set[str]:
     return found
 
 
-def _holds_tensor(index: Any) -> bool:
-    if isinstance(index, list | tuple):
-        return any(_holds_tensor(part) for part in index)
-    return isinstance(index, Tensor)
+def _chooses(index: Any) -> bool:
+    """Whether an index picks entries by their numbers, in any order."""
+    if isinstance(index, tuple):
+        return any(_chooses(part) for part in index)
+    return isinstance(index, Tensor | list | range | np.ndarray)
 
 
 def _refuse_random(func: Any, args: Any, kwargs: Any) -> None:
@@ -123,15 +125,16 @@ _RANDOM: dict[Any, tuple[tuple[str, ...], Any, str, str]] = {
 """Names of the arguments, whether it is on if nothing is said, which argument is the rate, which switches it on."""
 
 _MOVES = {
-    getattr(place, name)
+    getattr(place, name + ending)
     for place in (torch, torch.Tensor)
+    for ending in ("", "_")
     for name in (
         "sort", "msort", "topk", "flip", "roll", "gather", "index_select", "take", "take_along_dim", "masked_select",
         "index_add", "index_copy", "index_put", "scatter", "scatter_add", "unique", "kthvalue", "rot90",
     )
-    if hasattr(place, name)
+    if hasattr(place, name + ending)
 }  # fmt: skip
-_INDEXES = {torch.Tensor.__getitem__}
+_INDEXES = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 """What may put the rows of a batch into another order."""
 
 
