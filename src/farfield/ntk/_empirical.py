@@ -139,7 +139,7 @@ def empirical_ntk(
 
 
 def _settings(model: nn.Module) -> dict[str, Any]:
-    """What modules hold besides parameters, buffers and modules, where it is plain: a scale, a flag, a constant tensor."""
+    """What modules hold besides parameters, buffers and modules, where it is plain: a scale, a flag, a tensor."""
     plain = (bool, int, float, complex, str, Tensor, np.ndarray)
     return {
         f"{path}.{name}": value.detach() if isinstance(value, Tensor) else value

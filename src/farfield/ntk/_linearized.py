@@ -85,9 +85,9 @@ def linearized_prediction(
     matrix = flat(kernel)
     matrix.diagonal().add_(ridge)
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    # λ_min is no larger than the smallest pivot; the entries are known to the rounding of the kernel, not of float64.
+    # λ_min is no larger than the smallest pivot, and entries are known to the kernel's rounding, not float64's.
     rounding = len(matrix) * torch.finfo(kernel.dtype).eps * matrix.diagonal().max()
-    if int(failed) or bool(factor.diagonal().square().min() <= rounding):
+    if int(failed) or (ridge == 0 and bool(factor.diagonal().square().min() <= rounding)):
         raise InvalidValueError(
             f"The kernel of {len(x)} inputs with {outputs} outputs each is singular to rounding: two inputs may be "
             "the same, or there are fewer parameters than numbers to fit. Give a ridge, such as 1e-6 of its largest "

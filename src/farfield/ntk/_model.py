@@ -136,13 +136,13 @@ def require_evaluation(model: nn.Module) -> None:
             raise InvalidValueError(f"{name} has random slopes in training mode. Call model.eval() first.")
         if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.running_mean is not None:
             raise InvalidValueError(
-                f"{name} in training mode changes its running statistics whenever it runs, and the model would not be "
-                "left as it was. Call model.eval() first."
+                f"{name} in training mode changes its running statistics whenever it runs, and the model would not "
+                "be left as it was. Call model.eval() first."
             )
         if isinstance(module, nn.utils.parametrizations._SpectralNorm):
             raise InvalidValueError(
-                f"{name} in training mode changes its estimate of the norm, and with it the weight, whenever it runs. "
-                "Call model.eval() first."
+                f"{name} in training mode changes its estimate of the norm, and with it the weight, whenever it "
+                "runs. Call model.eval() first."
             )
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise InvalidValueError(

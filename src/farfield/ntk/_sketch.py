@@ -70,7 +70,7 @@ def sketch(
         if select.trace:
             terms = torch.einsum("rnk,rmk->rnm", a, b)
             total, squares = terms.sum(0), (terms * terms).sum(0)
-        else:  # a term is one product, and its square that of the squares: no need to hold the terms of each direction
+        else:  # a term is one product, so the terms of each direction need not be held for their squares
             total, squares = (torch.einsum("rnk,rml->nmkl", u, v) for u, v in ((a, b), (a * a, b * b)))
         first = total if first is None else first + total
         second = squares if second is None else second + squares
