@@ -255,7 +255,7 @@ def test_the_same_input_twice_is_singular_in_single_precision_too():
 
 
 def test_gradients_are_not_formed_where_they_do_not_fit():
-    n, k, t, p, q = 2, 3, 16, 30, 40
+    n, k, t, p, q = 2, 10, 14, 30, 40
     term = Outer(numbers(n, k, 1, t, p), numbers(n, 1, 1, t, q, seed=1))
     largest = []
 

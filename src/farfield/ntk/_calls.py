@@ -138,6 +138,8 @@ class Recording:
         Where the graph goes on below the calls: nodes of what they were given.
     moved
         Whether something was called that may change the order of a batch.
+    plain
+        Whether all calls so far were recorded or act on every entry alone: then no row can meet another.
     multiples
         Tensors that are a parameter times a number: id → name, number, and the tensor, so that its id stays its own.
     """
@@ -153,6 +155,7 @@ class Recording:
     kept: list[Tensor] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
     moved: bool = False
+    plain: bool = True
     multiples: dict[int, tuple[str, float, Tensor]] = field(default_factory=dict)
 
     def known(self, value: Any) -> str | None:

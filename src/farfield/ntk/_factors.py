@@ -146,6 +146,8 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
         moved=recorder.moved,
         saved=sum(sizes.values()),
     )
+    if recorder.plain and y.shape[:1] == (1,):
+        return result
     together = Recorder(tracked, None, set(opaque), keep=True)
     with torch.enable_grad(), together:
         several = tracked.substitute(model, {}, rows)

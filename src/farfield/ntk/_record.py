@@ -42,6 +42,7 @@ class Recorder(Recording, TorchFunctionMode):
                     given = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))
                     self.sources.extend(v.grad_fn for v in given if self.name(v) is None)
                 return value
+        self.plain = self.plain and (func in _ENTRYWISE or func in _HARMLESS)
         self._leave(func, args, kwargs)
         if func in _RANDOM:
             _refuse_random(func, args, kwargs)
@@ -82,6 +83,8 @@ def hidden(recorder: Recorder, y: Tensor) -> set[str]:
         if node in seen or node in stops:
             continue
         seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # its inside is not seen
+            recorder.plain = False
         name = recorder.tracked.name(getattr(node, "variable", None))
         if name is not None:
             found.add(name)
@@ -134,6 +137,11 @@ _MOVES = {
     )
     if hasattr(place, name + ending)
 }  # fmt: skip
+_ENTRYWISE = {
+    F.relu, F.gelu, F.silu, F.elu, F.softplus, F.leaky_relu, F.relu6, F.selu, torch.relu, torch.tanh, torch.sigmoid,
+    torch.erf, torch.sin, torch.cos, torch.exp, torch.Tensor.relu, torch.Tensor.tanh, torch.Tensor.sigmoid,
+}  # fmt: skip
+"""Models of these and recorded calls alone need no probe."""
 _INDEXES = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 """What may put the rows of a batch into another order."""
 
