@@ -8,8 +8,9 @@ from torch.utils.checkpoint import checkpoint
 
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.ntk import NTKOperator, empirical_ntk, layer_contributions, linearized_prediction, sketch_ntk
-from farfield.ntk._factors import Outer
+from farfield.ntk._factors import Outer, plan
 from farfield.ntk._gram import contract
+from farfield.ntk._model import Selection, track
 from ntk_models import distance, reference
 
 METHODS = ("auto", "layerwise", "jacobian", "ntvp")
@@ -70,6 +71,13 @@ def test_rows_that_are_put_into_another_order_and_back(turn):
     agree(Does(lambda s, x: s.c(turn(s.b(turn(s.a(x))).relu())), **layers), numbers(4, 4))
     # Softmax: the sum of the outputs has no gradient that could tell.
     agree(Does(lambda s, x: turn(s.b(turn(s.a(x))).relu()).softmax(1), **layers), numbers(4, 4))
+
+
+def test_rows_that_stay_go_through_as_a_batch():
+    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(9, 2)).double()
+    with torch.no_grad():
+        found = plan(model, track(model, None), Selection("trace"), numbers(3, 2, 4))
+    assert not found.moved and not found.opaque
 
 
 # ------------------------------------------------------------------ no function of one input

@@ -114,6 +114,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
     the others change nothing.
     """
     opaque: set[str] = set()
+    first = rows[:1]  # outside of the recorder, which would take it for a call of the model
     sizes: dict[int, int] = {}
 
     def note(value: Tensor) -> None:
@@ -127,7 +128,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
         hooks = torch.autograd.graph.saved_tensors_hooks(note, _never)
         with torch.enable_grad(), hooks:
             with recorder:
-                y = tracked.substitute(model, {}, rows[:1])
+                y = tracked.substitute(model, {}, first)
             numbers = select(y)
         found = recorder.opaque | hidden(recorder, numbers)
         if found <= opaque:

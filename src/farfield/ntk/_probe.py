@@ -75,10 +75,11 @@ def in_order(y: Tensor, kept: list[Tensor]) -> bool:
         return True
     n = len(y)
     c = 1 + torch.arange(n, device=y.device, dtype=torch.float64).mul_(_GOLDEN).remainder_(1.0)
-    flat = y.reshape(n, -1)
+    outputs = y[0].numel()
     # Weights that differ: the outputs of a softmax sum to 1, whatever the parameters.
-    weights = torch.arange(1, flat.shape[1] + 1, device=y.device, dtype=torch.float64).cos_().to(y.dtype)
-    numbers = (flat * weights).sum(1)
+    weights = torch.arange(1, outputs + 1, device=y.device, dtype=torch.float64).cos_().to(y.dtype)
+    with torch.enable_grad():
+        numbers = (y.reshape(n, -1) * weights).sum(1)
     try:
         plain, scaled = (
             torch.autograd.grad(
