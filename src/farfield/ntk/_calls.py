@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -85,6 +86,12 @@ class Tracked:
                     places[name].append(f"{path}.{attribute}" if path else attribute)
         return Tracked(names, parameters, {name: tuple(found) for name, found in places.items()})
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest that holds the gradients by every parameter."""
+        dtypes = (p.dtype for p in self.parameters.values())
+        return functools.reduce(torch.promote_types, dtypes)
+
     def substitute(self, model: nn.Module, values: dict[str, Tensor], x: Tensor) -> Any:
         """model(x) with other values of some of the parameters."""
         # Torch's own handling of tied weights sets a module that is used twice twice, and leaves the wrong
@@ -131,6 +138,8 @@ class Recording:
         Where the graph goes on below the calls: nodes of what they were given.
     moved
         Whether something was called that may change the order of a batch.
+    plain
+        Whether all calls so far were recorded or act on every entry alone: then no row can meet another.
     multiples
         Tensors that are a parameter times a number: id → name, number, and the tensor, so that its id stays its own.
     """
@@ -146,6 +155,7 @@ class Recording:
     kept: list[Tensor] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
     moved: bool = False
+    plain: bool = True
     multiples: dict[int, tuple[str, float, Tensor]] = field(default_factory=dict)
 
     def known(self, value: Any) -> str | None:

@@ -19,6 +19,7 @@ from farfield.ntk._factors import Gradients, Plan, plan
 from farfield.ntk._jacobian import JacobianTile
 from farfield.ntk._layerwise import LayerwiseTile, bytes_per_input
 from farfield.ntk._model import Outputs, ParameterFilter, Selection, require_evaluation, track
+from farfield.ntk._probe import probe_rows, require_function
 from farfield.ntk._products import ProductTile
 from farfield.ntk._sketch import Sketch, sketch
 from farfield.ntk._transforms import ordinary
@@ -99,7 +100,7 @@ def empirical_ntk(
         Budget for everything but the result.
     out
         Where to write the result: a tensor, an array, or the path of a ``.npy`` file, which is created and
-        memory-mapped.
+        memory-mapped. For ``"full"`` it has the shape (K, K, n, m), and the result is a view of it.
     resume
         A folder for finished tiles: a killed run goes on where it stopped, and ends with the same bits.
     engine, progress
@@ -127,7 +128,7 @@ def empirical_ntk(
             key = engines.fingerprint(
                 {name: p.detach() for name, p in model.named_parameters()},
                 dict(model.named_buffers()),
-                str(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters),
+                str(model), _settings(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters),
                 choice.method, choice.side, choice.batch,
             )  # fmt: skip
             checkpoint = engines.Checkpoint(resume, key)
@@ -135,6 +136,18 @@ def empirical_ntk(
             target, _task(job, choice), tiles, symmetric=symmetric, checkpoint=checkpoint, progress=progress
         )
     return matrix if job.select.trace else matrix.permute(2, 3, 0, 1)
+
+
+def _settings(model: nn.Module) -> dict[str, Any]:
+    """What modules hold besides parameters, buffers and modules, where it is plain: a scale, a flag, a tensor."""
+    plain = (bool, int, float, complex, str, Tensor, np.ndarray)
+    return {
+        f"{path}.{name}": value.detach() if isinstance(value, Tensor) else value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, plain)
+        or (isinstance(value, tuple | list) and all(isinstance(v, plain) for v in value))
+    }
 
 
 @dataclass(frozen=True)
@@ -157,9 +170,8 @@ class _Job:
         tracked, select = track(model, parameters), Selection(outputs)
         first = ordinary(x1)
         second = first if x2 is None else ordinary(x2)
-        found = plan(model, tracked, select, first)
-        dtype = next(iter(tracked.parameters.values())).dtype
-        return _Job(model, tracked, select, first, second, found, dtype)
+        found = plan(model, tracked, select, probe_rows(first, None if x2 is None else second))
+        return _Job(model, tracked, select, first, second, found, tracked.dtype)
 
 
 def _check_inputs(model: nn.Module, x1: Tensor, x2: Tensor | None) -> None:
@@ -284,6 +296,13 @@ def _target(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.
                 "another path, or remove the file."
             )
         return array
+    if tuple(out.shape) != shape:
+        layout = (
+            "(n, m)"
+            if len(shape) == 2
+            else "(K, K, n, m), of which the result is a view with axes (n, m, K, K)"
+        )
+        raise InvalidValueError(f"out has the shape {layout}: here {shape}, got {tuple(out.shape)}.")
     return out
 
 
@@ -352,8 +371,8 @@ def sketch_ntk(
         _check_inputs(model, x1, x2)
         tracked, select = track(model, parameters), Selection(outputs)
         first = ordinary(x1)
-        select(tracked.substitute(model, {}, first[:1]))  # refuses what can't be
         second = None if x2 is None else ordinary(x2)
+        select(require_function(model, tracked, probe_rows(first, second)))  # refuses what can't be
         return sketch(
             model, tracked, select, first, second, directions=directions, generator=generator, batch=batch
         )

@@ -5,7 +5,7 @@ inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import CheckpointError
 
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.ntk._calls import Call, Tracked
+from farfield.ntk._probe import in_order, require_separate
 from farfield.ntk._record import Recorder, hidden
 from farfield.ntk._transforms import dense, transforms
 
@@ -107,9 +109,12 @@ def _run(
     return select(y), recorder
 
 
-def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
-    """Run the model on the first input and note how it uses its parameters."""
+def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Plan:
+    """Run the model on the first of a few inputs and note how it uses its parameters; then on all, to see that
+    the others change nothing.
+    """
     opaque: set[str] = set()
+    first = rows[:1]  # outside of the recorder, which would take it for a call of the model
     sizes: dict[int, int] = {}
 
     def note(value: Tensor) -> None:
@@ -123,7 +128,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
         hooks = torch.autograd.graph.saved_tensors_hooks(note, _never)
         with torch.enable_grad(), hooks:
             with recorder:
-                y = tracked.substitute(model, {}, x[:1])
+                y = tracked.substitute(model, {}, first)
             numbers = select(y)
         found = recorder.opaque | hidden(recorder, numbers)
         if found <= opaque:
@@ -133,7 +138,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
         opaque |= found
     for parameter in model.parameters():
         sizes.pop(parameter.untyped_storage().data_ptr(), None)
-    return Plan(
+    result = Plan(
         calls=tuple(recorder.calls),
         shapes=tuple(recorder.outputs),
         opaque=tuple(sorted(opaque)),
@@ -142,6 +147,31 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, x: Tensor) -> Plan:
         moved=recorder.moved,
         saved=sum(sizes.values()),
     )
+    if recorder.plain and y.shape[:1] == (1,):
+        return result
+    together = Recorder(tracked, None, set(opaque), keep=True)
+    with torch.enable_grad(), together:
+        several = tracked.substitute(model, {}, rows)
+    require_separate(recorder, y, several, rows)
+    if _as_batch(result, together, several, len(rows)) and not in_order(several, together.kept):
+        return replace(result, moved=True)
+    return result
+
+
+def _as_batch(found: Plan, recorder: Recorder, y: Any, n: int) -> bool:
+    """Whether a run on n inputs made the calls of a run on one, with n rows where that had one."""
+    if found.opaque or found.moved or any(not shape or shape[0] != 1 for shape, _, _ in found.shapes):
+        return False
+    if tuple(recorder.calls) != found.calls or recorder.opaque:
+        return False
+    grown = all(
+        output[0] == (n, *shape[1:])
+        for output, (shape, _, _) in zip(recorder.outputs, found.shapes, strict=True)
+    )
+    inputs = all(v is None or (v.dim() > 0 and len(v) == n) for v in recorder.inputs)
+    if not (grown and inputs and isinstance(y, Tensor) and y.dim() > 0 and len(y) == n):
+        return False
+    return all(kept.requires_grad for kept in recorder.kept)  # not where the model switches gradients off
 
 
 def _never(value: None) -> Tensor:
@@ -169,26 +199,16 @@ K) or (n,)."""
 def _batched(model: nn.Module, tracked: Tracked, select: Select, found: Plan, x: Tensor) -> Pieces | None:
     """One ordinary forward pass of the batch and one backward pass an output; None where that can't be trusted.
 
-    It can where every call's output had one row for one input and has n for n: then row i belongs to input i,
-    because no output depends on another input.
+    It can where every call's output had one row for one input and has n for n, and the plan has seen row i to belong
+    to input i.
     """
-    if found.opaque or found.moved or any(not shape or shape[0] != 1 for shape, _, _ in found.shapes):
+    if found.opaque or found.moved:
         return None
-    n = len(x)
     recorder = Recorder(tracked, None, set(), keep=True)
     with torch.enable_grad():
         with recorder:
             y = tracked.substitute(model, {}, x)
-        if tuple(recorder.calls) != found.calls or recorder.opaque:
-            return None
-        grown = all(
-            output[0] == (n, *shape[1:])
-            for output, (shape, _, _) in zip(recorder.outputs, found.shapes, strict=True)
-        )
-        inputs = all(v is None or (v.dim() > 0 and len(v) == n) for v in recorder.inputs)
-        if not (grown and inputs and isinstance(y, Tensor) and y.dim() > 0 and len(y) == n):
-            return None
-        if any(not kept.requires_grad for kept in recorder.kept):  # where the model switches gradients off
+        if not _as_batch(found, recorder, y, len(x)):
             return None
         rows = (
             torch.stack([select(row.unsqueeze(0)) for row in y])
@@ -307,18 +327,23 @@ class Gradients:
         if not self.plan.calls and not self.plan.opaque:
             return {}
         derivatives, opaque, inputs = self._pieces(x)
-        single = _used_once(self.plan)
+        single, dtype = (
+            _used_once(self.plan),
+            self.tracked.dtype,
+        )  # layers may differ in it, or be cast by autocast
         result: Factors = {}
         for name, value in opaque.items():
-            result.setdefault(name, []).append(Dense(value.detach().reshape(*value.shape[:2], -1)))
+            result.setdefault(name, []).append(Dense(value.detach().reshape(*value.shape[:2], -1).to(dtype)))
         for call, derivative, given in zip(self.plan.calls, derivatives, inputs, strict=True):
-            for name, term in _terms(call, derivative.detach(), given, single):
+            if given is not None and given.is_floating_point():
+                given = given.to(dtype)
+            for name, term in _terms(call, derivative.detach().to(dtype), given, single):
                 result.setdefault(name, []).append(term)
         return result
 
     def zeros(self, shape: tuple[int, ...]) -> Tensor:
         """A kernel of nothing."""
-        return next(iter(self.tracked.parameters.values())).new_zeros(shape)
+        return next(iter(self.tracked.parameters.values())).new_zeros(shape, dtype=self.tracked.dtype)
 
     def _pieces(self, x: Tensor) -> Pieces:
         arguments = (self.model, self.tracked, self.select, self.plan, x)
@@ -337,7 +362,14 @@ class Gradients:
             # Whatever vmap can't do: control flow on data, an operator without a batching rule. Exact all the
             # same, input by input. A model that is wrong in itself fails there too, with its own error.
             self.__dict__["_alone"] = True
-            return _one_by_one(*arguments)
+            try:
+                return _one_by_one(*arguments)
+            except CheckpointError as error:
+                raise InvalidValueError(
+                    "The layerwise method takes a layer apart while it records it, and torch.utils.checkpoint then "
+                    "finds another graph when it runs the layer again. Switch checkpointing off, or use "
+                    "method='jacobian'."
+                ) from error
 
 
 def _used_once(found: Plan) -> set[str]:
@@ -410,9 +442,11 @@ def _matrix_terms(
 def _patches(call: Call, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """A convolution as a matrix product at each of T places: (n, 1, groups, T, p) and (n, K, groups, T, q)."""
     groups, dimension = call.option("groups"), call.option("dimension")
-    # The model was called with a batch of one, or with none.
-    x = x.reshape(len(x), *x.shape[-dimension - 1 :])
-    g = g.reshape(*g.shape[:2], *g.shape[-dimension - 1 :])
+    # The layer was given a batch of one, of none, or of several pictures for one input: more places.
+    n, outputs = g.shape[:2]
+    x = x.reshape(-1, *x.shape[-dimension - 1 :])
+    g = g.reshape(n, outputs, -1, *g.shape[-dimension - 1 :])
+    pictures = g.shape[2]
     options = {k: call.option(k) for k in ("kernel", "stride", "padding", "dilation")}
     if dimension == 1:
         x, g = x.unsqueeze(-2), g.unsqueeze(-2)
@@ -425,9 +459,11 @@ def _patches(call: Call, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         padding=options["padding"],
         stride=options["stride"],
     )
-    n, outputs = g.shape[:2]
-    patches = unfolded.reshape(n, 1, groups, -1, unfolded.shape[-1]).transpose(-1, -2)
-    b = g.reshape(n, outputs, groups, g.shape[2] // groups, -1).transpose(-1, -2)
+    # (n, pictures, groups, p, T) → (n, 1, groups, pictures · T, p)
+    patches = unfolded.reshape(n, pictures, groups, -1, unfolded.shape[-1])
+    patches = patches.permute(0, 2, 1, 4, 3).flatten(2, 3).unsqueeze(1)
+    b = g.reshape(n, outputs, pictures, groups, g.shape[3] // groups, -1)
+    b = b.permute(0, 1, 3, 2, 5, 4).flatten(3, 4)
     return patches, b
 
 

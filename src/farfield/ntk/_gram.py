@@ -40,7 +40,7 @@ def _parameter(a: list[Outer | Dense], b: list[Outer | Dense], trace: bool, room
         return _dense(_sum(a), _sum(b), trace)
     return (
         _formed(left, right, trace, room)
-        if _forming_pays(left, right, room)
+        if _forming_pays(left, right, trace, room)
         else _outer(left, right, trace, room)
     )
 
@@ -103,8 +103,10 @@ def _heights(a: Outer, b: Outer, room: int) -> tuple[int, int]:
     return rows, min(m, fit - rows)
 
 
-def _forming_pays(a: Outer, b: Outer, room: int) -> bool:
-    """Whether forming the gradients takes fewer operations than the Gram matrices of their factors."""
+def _forming_pays(a: Outer, b: Outer, trace: bool, room: int) -> bool:
+    """Whether forming the gradients takes fewer operations than the Gram matrices of their factors; where
+    one of them does not fit, the smaller.
+    """
     n, m = len(a.left), len(b.left)
     k = max(a.left.shape[1], a.right.shape[1])
     g, t, p, q = a.left.shape[2], a.left.shape[3], a.left.shape[4], a.right.shape[4]
@@ -112,6 +114,11 @@ def _forming_pays(a: Outer, b: Outer, room: int) -> bool:
     fixed, moving = (p, q) if a.left.shape[1] == 1 else (q, p)
     by_gram = n * m * g * t * s * (fixed + k * k * moving)
     rows, _ = _heights(a, b, room)
+    # What can't be made small by tiles: the gradients of two inputs, or the Gram matrices of one pair.
+    least_form = 3 * _gradient_bytes(a)
+    least_gram = t * s * (2 if trace else 1 + 2 * k * k) * a.left.element_size()
+    if max(least_form, least_gram) > room:
+        return least_form < least_gram
     by_form = (n * t + -(-n // rows) * m * s) * k * g * p * q + n * m * k * k * g * p * q
     return by_form < by_gram
 

@@ -34,7 +34,8 @@ def jacobian(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor) -
         raise
     except RuntimeError:
         return torch.stack([_one(model, tracked, select, z) for z in x])
-    return torch.cat([parts[name].reshape(*parts[name].shape[:2], -1) for name in parameters], -1)
+    flat = [parts[name].reshape(*parts[name].shape[:2], -1).to(tracked.dtype) for name in parameters]
+    return torch.cat(flat, -1)
 
 
 def _one(model: nn.Module, tracked: Tracked, select: Selection, z: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ def _one(model: nn.Module, tracked: Tracked, select: Selection, z: Tensor) -> Te
             torch.autograd.grad(v, wanted, retain_graph=True, allow_unused=True, materialize_grads=True)
             for v in y
         ]
-    return torch.stack([torch.cat([dense(g).reshape(-1) for g in row]) for row in rows])
+    return torch.stack([torch.cat([dense(g).reshape(-1).to(tracked.dtype) for g in row]) for row in rows])
 
 
 @dataclass(frozen=True)

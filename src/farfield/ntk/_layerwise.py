@@ -46,13 +46,14 @@ def _cat(terms: list[Any]) -> Outer | Dense:
 def bytes_per_input(found: Plan, parameters: dict[str, Tensor]) -> int:
     """What one input's factors take, inputs of the calls and derivatives of every output."""
     uses = Counter(call.weight for call in found.calls)
-    total = sum(parameters[name].numel() * found.outputs * parameters[name].itemsize for name in found.opaque)
+    widest = max(p.itemsize for p in parameters.values())
+    total = sum(parameters[name].numel() * found.outputs * widest for name in found.opaque)
     for call, (shape, dtype, _), given in zip(found.calls, found.shapes, found.inputs, strict=True):
         numbers = math.prod(shape) * found.outputs
         if call.weight is not None:
             # Several uses of one parameter are put together, with a copy of the input for each output.
             numbers += _input_size(call, given, shape) * (found.outputs if uses[call.weight] > 1 else 1)
-        total += numbers * dtype.itemsize
+        total += numbers * max(dtype.itemsize, widest)
     return total
 
 
@@ -60,7 +61,8 @@ def _input_size(call: Call, given: torch.Size, output: torch.Size) -> int:
     if call.kind == "convolution":
         dimension: int = call.option("dimension")
         kernel: tuple[int, ...] = call.option("kernel")
-        return math.prod(kernel) * given[-dimension - 1] * math.prod(output[-dimension:])
+        pictures = math.prod(given[: -dimension - 1])
+        return pictures * math.prod(kernel) * given[-dimension - 1] * math.prod(output[-dimension:])
     if call.kind == "embedding":
         return math.prod(given) * int(call.option("rows"))
     return math.prod(given)

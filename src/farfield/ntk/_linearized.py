@@ -85,7 +85,9 @@ def linearized_prediction(
     matrix = flat(kernel)
     matrix.diagonal().add_(ridge)
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    if int(failed):
+    # λ_min is no larger than the smallest pivot, and entries are known to the kernel's rounding, not float64's.
+    rounding = len(matrix) * torch.finfo(kernel.dtype).eps * matrix.diagonal().max()
+    if int(failed) or (ridge == 0 and bool(factor.diagonal().square().min() <= rounding)):
         raise InvalidValueError(
             f"The kernel of {len(x)} inputs with {outputs} outputs each is singular to rounding: two inputs may be "
             "the same, or there are fewer parameters than numbers to fit. Give a ridge, such as 1e-6 of its largest "

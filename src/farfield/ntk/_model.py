@@ -31,6 +31,11 @@ class Selection:
             raise InvalidValueError(
                 f"outputs is 'full', 'trace', 'sum' or the index of one output, got {self.outputs!r}."
             )
+        if not isinstance(self.outputs, str) and not all(_whole(i) for i in self.index):
+            raise InvalidValueError(
+                "The index of one output is a whole number, or a tuple of one for each axis; got "
+                f"{self.outputs!r}. For several outputs take a part of 'full'."
+            )
 
     @property
     def trace(self) -> bool:
@@ -68,6 +73,10 @@ class Selection:
         return y[0][self.index].reshape(1)
 
 
+def _whole(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool | list)
+
+
 def track(model: nn.Module, chosen: ParameterFilter) -> Tracked:
     """The parameters whose gradients count: those that require one, and that the filter takes."""
     if chosen is None:
@@ -82,6 +91,12 @@ def track(model: nn.Module, chosen: ParameterFilter) -> Tracked:
             "No parameter is left to differentiate by: none requires a gradient"
             + ("." if chosen is None else " and passes the filter.")
         )
+    for name, parameter in tracked.parameters.items():
+        if not parameter.is_floating_point():
+            raise InvalidValueError(
+                f"The tangent kernel is of gradients by real parameters, and {name} is {parameter.dtype}. Keep the "
+                "real and imaginary parts as a real parameter and join them by torch.view_as_complex."
+            )
     return tracked
 
 
@@ -119,6 +134,16 @@ def require_evaluation(model: nn.Module) -> None:
             )
         if isinstance(module, nn.RReLU):
             raise InvalidValueError(f"{name} has random slopes in training mode. Call model.eval() first.")
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.running_mean is not None:
+            raise InvalidValueError(
+                f"{name} in training mode changes its running statistics whenever it runs, and the model would not "
+                "be left as it was. Call model.eval() first."
+            )
+        if isinstance(module, nn.utils.parametrizations._SpectralNorm):
+            raise InvalidValueError(
+                f"{name} in training mode changes its estimate of the norm, and with it the weight, whenever it "
+                "runs. Call model.eval() first."
+            )
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise InvalidValueError(
                 f"{name} in training mode normalises by the batch: an output then depends on the other inputs, "

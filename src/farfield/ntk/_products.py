@@ -14,6 +14,7 @@ from farfield.engine import Tile
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.ntk._calls import Tracked
 from farfield.ntk._model import ParameterFilter, Selection, require_evaluation, track
+from farfield.ntk._probe import probe_rows, require_function
 from farfield.ntk._transforms import GradientSwitch, dense, ordinary, transforms
 
 __all__ = ["NTKOperator", "ProductTile", "pull", "push", "push_many"]
@@ -43,7 +44,11 @@ def pull(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, v: Te
     leaves = {name: p.detach().requires_grad_() for name, p in tracked.parameters.items()}
     with torch.enable_grad():
         y = _forward(model, tracked, select, x)(leaves)
-        found = torch.autograd.grad(y, list(leaves.values()), v, allow_unused=True, materialize_grads=True)
+        if not y.requires_grad:  # it depends on none of them
+            return {name: torch.zeros_like(p) for name, p in tracked.parameters.items()}
+        found = torch.autograd.grad(
+            y, list(leaves.values()), v.to(y.dtype), allow_unused=True, materialize_grads=True
+        )
     return {name: dense(g) for name, g in zip(leaves, found, strict=True)}
 
 
@@ -65,7 +70,7 @@ def push(
                     raise
             else:
                 tracked.known["way"] = k
-                return moved
+                return moved.to(tracked.dtype)
     raise AssertionError("one of the ways returns or raises")
 
 
@@ -79,7 +84,8 @@ def push_many(
         stacked = {name: torch.stack([d[name] for d in directions]) for name in parameters}
         try:
             with transforms():
-                return vmap(lambda d: _push_forward(outputs, parameters, d))(stacked)
+                moved: Tensor = vmap(lambda d: _push_forward(outputs, parameters, d))(stacked)
+            return moved.to(tracked.dtype)
         except FarfieldError:
             raise
         except (RuntimeError, NotImplementedError):
@@ -111,6 +117,8 @@ def _push_twice(outputs: Any, parameters: Values, direction: Values) -> Tensor:
     with torch.enable_grad():
         leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
         y = outputs(leaves)
+        if not y.requires_grad:
+            return torch.zeros_like(y)
         u = torch.zeros_like(y, requires_grad=True)
         pulled = torch.autograd.grad(
             y, list(leaves.values()), u, create_graph=True, allow_unused=True, materialize_grads=True
@@ -125,6 +133,8 @@ def _push_rows(outputs: Any, parameters: Values, direction: Values) -> Tensor:
     with torch.enable_grad():
         leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
         y = outputs(leaves)
+        if not y.requires_grad:
+            return torch.zeros_like(y)
         rows = [
             torch.autograd.grad(
                 v, list(leaves.values()), retain_graph=True, allow_unused=True, materialize_grads=True
@@ -162,7 +172,7 @@ class ProductTile:
             if not outputs:
                 with torch.no_grad():
                     outputs = self.select(self.tracked.substitute(self.model, {}, single)).numel()
-            unit = torch.eye(outputs, dtype=_dtype(self.tracked), device=rows.device)
+            unit = torch.eye(outputs, dtype=self.tracked.dtype, device=rows.device)
             for k in range(outputs):
                 direction = pull(self.model, self.tracked, self.select, single, unit[k : k + 1])
                 moved = push(self.model, self.tracked, self.select, rows, direction)
@@ -172,10 +182,6 @@ class ProductTile:
         # parts: columns × l, each (rows, k)
         full = torch.stack(parts).reshape(len(columns), outputs, len(rows), outputs)
         return full.permute(3, 1, 2, 0).contiguous()
-
-
-def _dtype(tracked: Tracked) -> torch.dtype:
-    return next(iter(tracked.parameters.values())).dtype
 
 
 class NTKOperator:
@@ -217,14 +223,20 @@ class NTKOperator:
         batch: int = 256,
     ) -> None:
         require_evaluation(model)
+        if x.dim() < 1 or len(x) == 0 or batch < 1:
+            raise InvalidValueError(
+                f"An operator has a batch of inputs (n, …) with n ≥ 1, and batch ≥ 1; got shape {tuple(x.shape)} and "
+                f"batch {batch}."
+            )
         if outputs == "trace":
             raise InvalidValueError("An operator acts on all outputs ('full'), their sum or one of them.")
         self._select = Selection(outputs)
         self._tracked = track(model, parameters)
         with torch.inference_mode(False), torch.no_grad():
             self.model, self.x, self.batch = model, ordinary(x), batch
-            self.outputs = self._select(model(self.x[:1])).numel()
-        self.dtype = _dtype(self._tracked)
+            first = require_function(model, self._tracked, probe_rows(self.x, None))
+            self.outputs = self._select(first).numel()
+        self.dtype = self._tracked.dtype
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
@@ -34,18 +35,19 @@ class Recorder(Recording, TorchFunctionMode):
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         rule = RULES.get(func)
-        if rule is not None:
+        if rule is not None and not any(isinstance(v, Tensor) and v.is_complex() for v in args):
             done, value = rule(self, func, args, kwargs)
             if done:
                 if self.trace:
                     given = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))
                     self.sources.extend(v.grad_fn for v in given if self.name(v) is None)
                 return value
+        self.plain = self.plain and (func in _ENTRYWISE or func in _HARMLESS)
         self._leave(func, args, kwargs)
         if func in _RANDOM:
             _refuse_random(func, args, kwargs)
         if not self.moved:
-            self.moved = func in _MOVES or (func in _INDEXES and _holds_tensor(args[1]))
+            self.moved = func in _MOVES or (func in _INDEXES and _chooses(args[1]))
         if func in _COMPOSITE:
             with self:
                 return _unguarded(func)(*args, **kwargs)
@@ -81,6 +83,8 @@ def hidden(recorder: Recorder, y: Tensor) -> set[str]:
         if node in seen or node in stops:
             continue
         seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # its inside is not seen
+            recorder.plain = False
         name = recorder.tracked.name(getattr(node, "variable", None))
         if name is not None:
             found.add(name)
@@ -88,10 +92,11 @@ def hidden(recorder: Recorder, y: Tensor) -> set[str]:
     return found
 
 
-def _holds_tensor(index: Any) -> bool:
-    if isinstance(index, list | tuple):
-        return any(_holds_tensor(part) for part in index)
-    return isinstance(index, Tensor)
+def _chooses(index: Any) -> bool:
+    """Whether an index picks entries by their numbers, in any order."""
+    if isinstance(index, tuple):
+        return any(_chooses(part) for part in index)
+    return isinstance(index, Tensor | list | range | np.ndarray)
 
 
 def _refuse_random(func: Any, args: Any, kwargs: Any) -> None:
@@ -123,15 +128,21 @@ _RANDOM: dict[Any, tuple[tuple[str, ...], Any, str, str]] = {
 """Names of the arguments, whether it is on if nothing is said, which argument is the rate, which switches it on."""
 
 _MOVES = {
-    getattr(place, name)
+    getattr(place, name + ending)
     for place in (torch, torch.Tensor)
+    for ending in ("", "_")
     for name in (
         "sort", "msort", "topk", "flip", "roll", "gather", "index_select", "take", "take_along_dim", "masked_select",
         "index_add", "index_copy", "index_put", "scatter", "scatter_add", "unique", "kthvalue", "rot90",
     )
-    if hasattr(place, name)
+    if hasattr(place, name + ending)
 }  # fmt: skip
-_INDEXES = {torch.Tensor.__getitem__}
+_ENTRYWISE = {
+    F.relu, F.gelu, F.silu, F.elu, F.softplus, F.leaky_relu, F.relu6, F.selu, torch.relu, torch.tanh, torch.sigmoid,
+    torch.erf, torch.sin, torch.cos, torch.exp, torch.Tensor.relu, torch.Tensor.tanh, torch.Tensor.sigmoid,
+}  # fmt: skip
+"""Models of these and recorded calls alone need no probe."""
+_INDEXES = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 """What may put the rows of a batch into another order."""
 
 

@@ -49,6 +49,7 @@ def sketch(
     size = sum(p.numel() * p.itemsize for p in tracked.parameters.values())
     longest = min(batch, max(len(x1), 0 if x2 is None else len(x2)))
     together = max(1, min(_AT_ONCE // longest, _BYTES // size))
+    wide = torch.promote_types(tracked.dtype, torch.float32)
     first: Tensor | None = None
     second: Tensor | None = None
     for start in range(0, directions, together):
@@ -63,14 +64,18 @@ def sketch(
         def moved(x: Tensor, drawn: list[dict[str, Tensor]] = drawn) -> Tensor:
             return torch.cat([push_many(model, tracked, select, part, drawn) for part in x.split(batch)], 1)
 
-        a = moved(x1)
-        b = a if x2 is None else moved(x2)
-        terms = torch.einsum("rnk,rmk->rnm" if select.trace else "rnk,rml->rnmkl", a, b)
-        total, squares = terms.sum(0), (terms * terms).sum(0)
+        # Squares of half-precision numbers overflow, and sums of many of them stand still.
+        a = moved(x1).to(wide)
+        b = a if x2 is None else moved(x2).to(wide)
+        if select.trace:
+            terms = torch.einsum("rnk,rmk->rnm", a, b)
+            total, squares = terms.sum(0), (terms * terms).sum(0)
+        else:  # a term is one product, so the terms of each direction need not be held for their squares
+            total, squares = (torch.einsum("rnk,rml->nmkl", u, v) for u, v in ((a, b), (a * a, b * b)))
         first = total if first is None else first + total
         second = squares if second is None else second + squares
     assert first is not None
     assert second is not None
     mean = first / directions
     spread = (second / directions - mean * mean).clamp(min=0) / (directions - 1)
-    return Sketch(mean, torch.sqrt(spread), directions)
+    return Sketch(mean.to(tracked.dtype), torch.sqrt(spread).to(tracked.dtype), directions)
