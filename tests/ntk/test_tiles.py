@@ -311,7 +311,7 @@ def test_peak_memory_stays_within_the_budget(tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 @pytest.mark.parametrize("method", ["layerwise", "jacobian", "ntvp"])
 def test_nothing_is_left_behind(method):
-    """Twenty calls hold no more than one: a graph that holds itself would keep 8 MB of scaled weights each time."""
+    """Thirty calls hold no more than one: a graph that holds itself would keep 8 MB of scaled weights each time."""
 
     class Scaled(nn.Module):
         def __init__(self):
@@ -329,6 +329,6 @@ def test_nothing_is_left_behind(method):
     for _ in range(3):
         empirical_ntk(model, x, method=method)
     before = resident()
-    for _ in range(20):
+    for _ in range(30):
         empirical_ntk(model, x, method=method)
-    assert resident() - before < 60e6
+    assert resident() - before < 30 * 8e6 / 2  # the allocator keeps some of what others left
