@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from farfield.certify import certify
 from farfield.graph import capture
 from farfield.growth import Status, analyse
+from farfield.papers._curves import exponent
 
 __all__ = ["FarField", "far_field"]
 
@@ -61,9 +62,7 @@ class FarField:
     def exponent(self) -> float:
         """Slope of log |output| against log radius beyond 10⁴."""
         far = self.radii >= 1e4
-        u, v = self.radii[far].log(), self.largest[far].log()
-        u, v = u - u.mean(), v - v.mean()
-        return float((u * v).sum() / (u * u).sum())
+        return exponent(self.radii[far], self.largest[far])
 
     def numbers(self) -> dict[str, Any]:
         """Plain data."""

@@ -27,6 +27,7 @@ from farfield.graph import capture
 from farfield.growth import Status, analyse, horizon
 from farfield.learn import Training, predict_all, train
 from farfield.nn import MLP
+from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.report import Figure, Panel, Series, Table
 
@@ -265,11 +266,6 @@ def _alike(samples: Sequence[_Sample]) -> list[ClaimVerdict]:
 # ------------------------------------------------------------------ what is shown
 
 
-def _digits(values: Any) -> tuple[float, ...]:
-    """To four digits: enough for a picture, and a file of readable size."""
-    return tuple(float(f"{float(v):.4g}") for v in values)
-
-
 def _figure(
     samples: Sequence[_Sample],
     data: Mapping[str, Dataset],
@@ -288,21 +284,21 @@ def _figure(
 
 
 def _window(toy: str, own: Sequence[_Sample], names: Sequence[str], data: Dataset, grid: Tensor) -> Panel:
-    x = _digits(grid[:, 0])
+    x = digits(grid[:, 0])
     series = []
     for s in own:
         if s.activation != "relu":
             continue
-        low, high = _digits(s.window.amin(0)), _digits(s.window.amax(0))
-        series.append(Series(s.name, x, _digits(s.window.mean(0)), low, high, colour=names.index(s.name)))
+        low, high = digits(s.window.amin(0)), digits(s.window.amax(0))
+        series.append(Series(s.name, x, digits(s.window.mean(0)), low, high, colour=names.index(s.name)))
     order = np.argsort(np.concatenate([data.id.x[:, 0], data.ood.x[:, 0]]))
     curve = [
         np.concatenate([getattr(data.id, k).ravel(), getattr(data.ood, k).ravel()])[order][::5] for k in "xy"
     ]
-    series.append(Series("", _digits(curve[0]), _digits(curve[1]), style="dotted", colour=7))
+    series.append(Series("", digits(curve[0]), digits(curve[1]), style="dotted", colour=7))
     # A third of the points: all of them would hide the curves.
     series.append(
-        Series("", _digits(data.train.x[::3, 0]), _digits(data.train.y[::3]), style="points", colour=6)
+        Series("", digits(data.train.x[::3, 0]), digits(data.train.y[::3]), style="points", colour=6)
     )
     top = 12.0 if toy == "sinusoid" else 1.15 * float(np.abs(data.ood.y).max())
     bottom = -0.3 * top if float(data.ood.y.min()) >= 0 else -top
@@ -315,8 +311,8 @@ def _growth(toy: str, own: Sequence[_Sample], names: Sequence[str], radii: Seque
     series = [
         Series(
             s.name,
-            _digits(radii),
-            _digits(s.largest.amax(0)),
+            digits(radii),
+            digits(s.largest.amax(0)),
             style=styles.get(s.activation, "line"),
             colour=names.index(s.name) if s.activation == "relu" else 0 if s.bounds is None else 1,
         )
@@ -338,8 +334,8 @@ def _table(samples: Sequence[_Sample], radii: Sequence[float]) -> Table:
     rows = []
     for s in samples:
         certified = "none" if s.bounds is None else float(f"{float(s.bounds.abs().max()):.4g}")
-        far = _digits(s.largest.amax(0))
-        rows.append((s.toy, s.name, *_digits((s.r2.min(), s.outside.mean())), *far, certified))
+        far = digits(s.largest.amax(0))
+        rows.append((s.toy, s.name, *digits((float(s.r2.min()), float(s.outside.mean()))), *far, certified))
     columns = (
         "toy",
         "network",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from farfield.kernels import NetworkKernel, mlp
+from farfield.papers._curves import digits, exponent
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.report import Figure, Heatmap, Panel, Series, Table
 
@@ -88,7 +89,7 @@ def run(
 
 def _unbounded(s: _Sample) -> list[ClaimVerdict]:
     far = s.radii >= 1e3
-    exponent = _exponent(s.radii[far], s.diagonal[far])
+    power = exponent(s.radii[far], s.diagonal[far])
     ends = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     slope = s.kernel.slope(ends, s.grid)
     last = float(s.radii[-1])
@@ -96,8 +97,8 @@ def _unbounded(s: _Sample) -> list[ClaimVerdict]:
     return [
         ClaimVerdict(
             f"{s.name}: Θ(x, x) grows without limit, like x²",
-            math.isinf(s.ceiling) and abs(exponent - 2.0) < 1e-3,
-            f"Θ(x, x) = {float(s.diagonal[-1]):.4g} at x = {last:g}; exponent {exponent:.6f} from x = 10³ on",
+            math.isinf(s.ceiling) and abs(power - 2.0) < 1e-3,
+            f"Θ(x, x) = {float(s.diagonal[-1]):.4g} at x = {last:g}; exponent {power:.6f} from x = 10³ on",
         ),
         ClaimVerdict(
             f"{s.name}: for fixed x′, Θ(x, x′) grows linearly in x, with the slope the recursion at infinity gives",
@@ -134,18 +135,7 @@ def _bounded(s: _Sample) -> list[ClaimVerdict]:
     ]
 
 
-def _exponent(x: Tensor, y: Tensor) -> float:
-    """Slope of log y against log x, by least squares."""
-    u, v = x.log() - x.log().mean(), y.log() - y.log().mean()
-    return float((u * v).sum() / (u * u).sum())
-
-
 # ------------------------------------------------------------------ what is shown
-
-
-def _digits(values: Tensor) -> tuple[float, ...]:
-    """To four digits: enough for a picture, and a file of readable size."""
-    return tuple(float(f"{v:.4g}") for v in values.tolist())
 
 
 def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
@@ -155,7 +145,7 @@ def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
     return [
         Heatmap(
             s.name if math.isinf(s.ceiling) else f"{s.name}, C = {s.ceiling:.5g}", "x", "x′",
-            _digits(s.grid[:, 0]), _digits(s.grid[:, 0]), tuple(_digits(row) for row in s.square),
+            digits(s.grid[:, 0]), digits(s.grid[:, 0]), tuple(digits(row) for row in s.square),
             value_label="Θ(x, x′)",
             value_range=(min(lowest, 0.0), top) if math.isfinite(s.ceiling) else None,
         )
@@ -165,7 +155,7 @@ def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
 
 def _diagonals(samples: Sequence[_Sample]) -> Panel:
     series = [
-        Series(s.name, _digits(s.radii), _digits(s.diagonal), style=_style(k), colour=k)
+        Series(s.name, digits(s.radii), digits(s.diagonal), style=_style(k), colour=k)
         for k, s in enumerate(samples)
     ]
     return Panel("with itself", "x", "Θ(x, x)", tuple(series), x_scale="log", y_scale="log")
@@ -173,7 +163,7 @@ def _diagonals(samples: Sequence[_Sample]) -> Panel:
 
 def _rays(samples: Sequence[_Sample]) -> Panel:
     series = [
-        Series(s.name, _digits(s.radii), _digits(s.with_one), style=_style(k), colour=k)
+        Series(s.name, digits(s.radii), digits(s.with_one), style=_style(k), colour=k)
         for k, s in enumerate(samples)
     ]
     return Panel("with x′ = 1", "x", "Θ(x, 1)", tuple(series), x_scale="log", y_scale="log")

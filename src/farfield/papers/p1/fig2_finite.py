@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from farfield.kernels import NetworkKernel, mlp
 from farfield.nn import MLP
 from farfield.ntk import empirical_ntk
+from farfield.papers._curves import digits, exponent
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.report import Figure, Heatmap, Panel, Series, Table
 
@@ -110,7 +111,7 @@ def _growth(s: _Sample) -> list[ClaimVerdict]:
     far = s.radii >= 1e3
     last = float(s.radii[-1])
     if math.isinf(s.ceiling):
-        exponents = [_exponent(s.radii[far], d[far]) for d in s.diagonals]
+        exponents = [exponent(s.radii[far], d[far]) for d in s.diagonals]
         worst = max(abs(e - 2.0) for e in exponents)
         return [
             ClaimVerdict(
@@ -141,18 +142,7 @@ def _close(s: _Sample, width: int) -> ClaimVerdict:
     )
 
 
-def _exponent(x: Tensor, y: Tensor) -> float:
-    """Slope of log y against log x, by least squares."""
-    u, v = x.log() - x.log().mean(), y.log() - y.log().mean()
-    return float((u * v).sum() / (u * u).sum())
-
-
 # ------------------------------------------------------------------ what is shown
-
-
-def _digits(values: Tensor) -> tuple[float, ...]:
-    """To four digits: enough for a picture, and a file of readable size."""
-    return tuple(float(f"{v:.4g}") for v in values.tolist())
 
 
 def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
@@ -161,7 +151,7 @@ def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
     high = max((float(s.mean.max()) for s in bounded), default=1.0)
     return [
         Heatmap(
-            s.name, "x", "x′", _digits(s.grid[:, 0]), _digits(s.grid[:, 0]), tuple(_digits(r) for r in s.mean),
+            s.name, "x", "x′", digits(s.grid[:, 0]), digits(s.grid[:, 0]), tuple(digits(r) for r in s.mean),
             value_label="mean Θ(x, x′)",
             value_range=(min(low, 0.0), high) if math.isfinite(s.ceiling) else None,
         )
@@ -172,10 +162,10 @@ def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
 def _diagonals(samples: Sequence[_Sample]) -> Panel:
     series = []
     for k, s in enumerate(samples):
-        x = _digits(s.radii)
-        low, high = _digits(s.diagonals.amin(0)), _digits(s.diagonals.amax(0))
-        series.append(Series(s.name, x, _digits(s.diagonals.mean(0)), low, high, colour=k))
-        series.append(Series("", x, _digits(s.kernel.diagonal(s.radii[:, None])), style="dotted", colour=k))
+        x = digits(s.radii)
+        low, high = digits(s.diagonals.amin(0)), digits(s.diagonals.amax(0))
+        series.append(Series(s.name, x, digits(s.diagonals.mean(0)), low, high, colour=k))
+        series.append(Series("", x, digits(s.kernel.diagonal(s.radii[:, None])), style="dotted", colour=k))
     return Panel("with itself", "x", "Θ(x, x)", tuple(series), x_scale="log", y_scale="log")
 
 
@@ -183,8 +173,8 @@ def _ratios(samples: Sequence[_Sample]) -> Panel:
     series = []
     for k, s in enumerate(samples):
         ratios = s.diagonals / s.kernel.diagonal(s.radii[:, None])
-        low, high = _digits(ratios.amin(0)), _digits(ratios.amax(0))
-        series.append(Series(s.name, _digits(s.radii), _digits(ratios.mean(0)), low, high, colour=k))
+        low, high = digits(ratios.amin(0)), digits(ratios.amax(0))
+        series.append(Series(s.name, digits(s.radii), digits(ratios.mean(0)), low, high, colour=k))
     return Panel("against infinite width", "x", "Θ̂(x, x) / Θ(x, x)", tuple(series), x_scale="log")
 
 

@@ -33,6 +33,7 @@ from farfield.certify import Certificate, UnboundedError, certify
 from farfield.graph import capture
 from farfield.growth import GrowthReport, Status, analyse, horizon
 from farfield.learn import Training, predict_all, train
+from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p1._decoder import Decoder
 from farfield.report import Figure, Panel, Series, Table
@@ -272,11 +273,6 @@ def _spread(values: Tensor) -> str:
 # ------------------------------------------------------------------ what is shown
 
 
-def _digits(values: Tensor | Sequence[float]) -> tuple[float, ...]:
-    """To four digits: enough for a picture, and a file of readable size."""
-    return tuple(float(f"{float(v):.4g}") for v in values)
-
-
 def _figure(samples: Sequence[_Sample], fresh: Tensor, seen: int, factors: Sequence[float]) -> Figure:
     i = tuple(float(k) for k in range(1, fresh.shape[1]))
     colours = {name: k for k, name in enumerate(dict.fromkeys(s.blocks for s in samples))}
@@ -285,12 +281,12 @@ def _figure(samples: Sequence[_Sample], fresh: Tensor, seen: int, factors: Seque
         made = []
         for s in samples:
             values = getattr(s, name)[:, start:]
-            low, high = _digits(values.amin(0)), _digits(values.amax(0))
+            low, high = digits(values.amin(0)), digits(values.amax(0))
             made.append(
                 Series(
                     s.name,
                     tuple(x[start:]),
-                    _digits(values.mean(0)),
+                    digits(values.mean(0)),
                     low,
                     high,
                     style="dashed" if s.embedding_norm else "line",
@@ -299,7 +295,7 @@ def _figure(samples: Sequence[_Sample], fresh: Tensor, seen: int, factors: Seque
             )
         return made
 
-    truth = Series("a + b·i", i, _digits(fresh[0, 1:, 0]), style="dotted", colour=6)
+    truth = Series("a + b·i", i, digits(fresh[0, 1:, 0]), style="dotted", colour=6)
     # What explodes may leave the picture: the others are to be seen.
     window = float(f"{2.5 * float(fresh[0].abs().max()):.2g}")
     panels = (
@@ -342,8 +338,8 @@ def _table(samples: Sequence[_Sample], seen: int, factors: Sequence[float]) -> T
             (
                 s.name,
                 status,
-                *_digits(torch.stack([inside, beyond, alone])),
-                *_digits(s.largest.amax(0)),
+                *digits(torch.stack([inside, beyond, alone])),
+                *digits(s.largest.amax(0)),
                 last,
             )
         )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers._intervals import mean_interval
 from farfield.papers.p1._far import Bounds, Slopes, bounds, outputs_along, slopes, unit_directions
@@ -207,18 +208,14 @@ def _bound_numbers(held: Bounds, outputs: Tensor, cases: Sequence[Case]) -> dict
 # ------------------------------------------------------------------ what is shown
 
 
-def _digits(values: Tensor) -> tuple[float, ...]:
-    return tuple(float(f"{v:.4g}") for v in values.tolist())
-
-
 def _histograms(models: Sequence[_Model], cases: Sequence[Case]) -> Panel:
     edges = torch.arange(-5.0, 26.0, dtype=torch.float64)
-    middles = _digits((edges[1:] + edges[:-1]) / 2)
+    middles = digits((edges[1:] + edges[:-1]) / 2)
 
     def shares(values: Tensor) -> tuple[float, ...]:
         angstrom = torch.cat([c.centre + c.spread * v for c, v in zip(cases, values, strict=True)])
         places = torch.bucketize(angstrom, edges[1:-1])
-        return _digits(torch.bincount(places, minlength=len(middles)) / len(angstrom))
+        return digits(torch.bincount(places, minlength=len(middles)) / len(angstrom))
 
     series = [Series(m.name, middles, shares(m.predicted["ood"]), colour=k) for k, m in enumerate(models)]
     truth = Series("data", middles, shares(_targets(cases, "ood")), style="dotted", colour=len(models))
@@ -240,8 +237,8 @@ def _errors(models: Sequence[_Model], cases: Sequence[Case]) -> Panel:
         mean, half = mean_interval(torch.stack(means))
         seen = mean.isfinite()
         mean, half = mean[seen], half[seen]
-        band = (_digits(mean - half), _digits(mean + half)) if len(cases) > 2 else ((), ())
-        series.append(Series(model.name, _digits(middles[seen]), _digits(mean), *band, colour=k))
+        band = (digits(mean - half), digits(mean + half)) if len(cases) > 2 else ((), ())
+        series.append(Series(model.name, digits(middles[seen]), digits(mean), *band, colour=k))
     return Panel(
         "error by size", "surface area F1 (Å²)", "mean absolute error (Å)", tuple(series), y_scale="log"
     )
@@ -250,7 +247,7 @@ def _errors(models: Sequence[_Model], cases: Sequence[Case]) -> Panel:
 def _rays(reached: Mapping[str, Tensor], radii: Tensor, cases: Sequence[Case]) -> Panel:
     spread = torch.tensor([c.spread for c in cases], dtype=torch.float64)[:, None]
     series = [
-        Series(name, _digits(radii), _digits((spread * values.abs().amax(2)).amax(0)), colour=k)
+        Series(name, digits(radii), digits((spread * values.abs().amax(2)).amax(0)), colour=k)
         for k, (name, values) in enumerate(reached.items())
     ]
     return Panel("far away", "λ", "max |f(λu) − mean| (Å)", tuple(series), x_scale="log", y_scale="log")

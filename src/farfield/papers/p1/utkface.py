@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from farfield.data import packed_faces
 from farfield.engine import Checkpoint, fingerprint
+from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers.p1._ages import (
     AGE_EDGES,
@@ -260,29 +261,25 @@ def _errors(kinds: Sequence[Kind]) -> Panel:
         for part, style in ((1, "line"), (0, "dotted")):
             mean = k.bias[:, part].nanmean(0)
             label = k.name if part else ""
-            series.append(Series(label, middle, _digits(mean), style=style, colour=c))  # type: ignore[arg-type]
+            series.append(Series(label, middle, digits(mean), style=style, colour=c))  # type: ignore[arg-type]
     return Panel("error by age (dotted: ID)", "age", "mean error, years", tuple(series))
 
 
 def _histogram(kinds: Sequence[Kind], truth: Tensor) -> Panel:
     middle = tuple(e + 2.5 for e in PREDICTION_EDGES[:-1])
-    series = [Series(k.name, middle, _digits(k.histogram.mean(0)), colour=c) for c, k in enumerate(kinds)]
-    series.append(
-        Series("true ages", middle, _digits(share_by_bin(truth)), style="dotted", colour=len(kinds))
-    )
+    series = [Series(k.name, middle, digits(k.histogram.mean(0)), colour=c) for c, k in enumerate(kinds)]
+    series.append(Series("true ages", middle, digits(share_by_bin(truth)), style="dotted", colour=len(kinds)))
     return Panel("predicted ages, far labels", "predicted age (outer bins: beyond)", "share", tuple(series))
 
 
 def _far_panel(far: Sequence[FarField]) -> Panel:
     series = []
     for c, f in enumerate(far):
-        series.append(Series(f.name, _digits(f.radii), _digits(f.largest), colour=c))
+        series.append(Series(f.name, digits(f.radii), digits(f.largest), colour=c))
         if f.certified:
             bound = max(max(abs(low), abs(high)) for low, high in f.ranges)
             series.append(
-                Series(
-                    "", _digits(f.radii), (float(f"{bound:.4g}"),) * len(f.radii), style="dotted", colour=c
-                )
+                Series("", digits(f.radii), (float(f"{bound:.4g}"),) * len(f.radii), style="dotted", colour=c)
             )
     return Panel(
         "far field",
@@ -294,18 +291,13 @@ def _far_panel(far: Sequence[FarField]) -> Panel:
     )
 
 
-def _digits(values: Tensor) -> tuple[float, ...]:
-    """To four digits: enough for a picture."""
-    return tuple(float(f"{v:.4g}") for v in values.tolist())
-
-
 def _numbers(k: Kind) -> dict[str, Any]:
     return {
-        "id": _interval(k.id), "ood": _interval(k.ood), "id_by_seed": _digits(k.id), "ood_by_seed": _digits(k.ood),
+        "id": _interval(k.id), "ood": _interval(k.ood), "id_by_seed": digits(k.id), "ood_by_seed": digits(k.ood),
         "ood_predictions_beyond_trained_ages": float(k.beyond.mean()), "worst_ood_error_years": float(k.worst.max()),
-        "mean_error_by_decade": {p: _digits(k.bias[:, i].nanmean(0)) for i, p in enumerate(("id", "ood"))},
-        "rms_error_by_decade": {p: _digits(k.spread[:, i].nanmean(0)) for i, p in enumerate(("id", "ood"))},
-        "ood_prediction_histogram": _digits(k.histogram.mean(0)),
+        "mean_error_by_decade": {p: digits(k.bias[:, i].nanmean(0)) for i, p in enumerate(("id", "ood"))},
+        "rms_error_by_decade": {p: digits(k.spread[:, i].nanmean(0)) for i, p in enumerate(("id", "ood"))},
+        "ood_prediction_histogram": digits(k.histogram.mean(0)),
     }  # fmt: skip
 
 
