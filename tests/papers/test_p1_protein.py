@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -279,3 +280,49 @@ def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path):
     for part in ("numbers", "table", "verdicts", "figure"):
         assert json.dumps(resumed[part]) == json.dumps(whole[part])
     assert not (tmp_path / "killed" / "p1" / "table1").exists()
+
+
+FULL_SIZE = {"epochs": 12, "directions": 20, "certify_seconds": 0.0, "judge_scores": False}
+LONG = """
+import dataclasses, functools, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(int(sys.argv[2]))
+from papers import test_p1_protein as here
+from farfield.learn import train
+from farfield.papers import run_experiment
+from farfield.papers.p1 import _protein
+_protein.train = functools.partial(train, checkpoint_seconds=2.0)
+run_experiment(here.full_size(), Path(sys.argv[1]))
+"""
+
+
+def full_size():
+    """All rows, seeds and variants of the paper, for a few epochs."""
+    settings = {**table1.EXPERIMENT.settings, **FULL_SIZE}
+    return dataclasses.replace(table1.EXPERIMENT, settings=settings, quick={})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+@pytest.mark.skipif(not data.is_here("protein"), reason="farfield data fetch protein")
+def test_all_rows_and_seeds_killed_at_any_moment(tmp_path):
+    tests = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", LONG, str(tmp_path / "killed"), str(torch.get_num_threads())]
+    running = subprocess.Popen(command, env=environment)
+    stored = tmp_path / "killed" / "p1" / "table1"
+    while not list(stored.glob("*/training/*.result")):
+        assert running.poll() is None
+        time.sleep(0.05)
+    time.sleep(float(np.random.default_rng().uniform(0.0, 15.0)))
+    running.kill()
+    assert running.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "p1" / "table1.json").exists()
+
+    epochs = []
+    resumed = run_experiment(full_size(), tmp_path / "killed", progress=lambda done, _: epochs.append(done))
+    assert epochs[0] >= 1
+    whole = run_experiment(full_size(), tmp_path / "whole")
+    for part in ("numbers", "table", "verdicts", "figure"):
+        assert json.dumps(resumed[part]) == json.dumps(whole[part])
