@@ -1,7 +1,8 @@
 """Estimators side by side, from the committed record: ``{comparison} near`` of ``python -m benchmarks.tables``.
 
-One row for every table, one column for every model. ``near`` and ``far`` show means and halves of 95% intervals with
-the best model of a row, and those whose interval meets its own, in bold; ``worst`` and ``worst_blown_up`` show the largest value.
+One row for every table, one column for every model. ``near`` and ``far`` show means and halves of 95% intervals; the
+model whose interval ends lowest is in bold, with those whose intervals reach down to that end. ``worst`` and
+``worst_blown_up`` show the largest value.
 """
 
 from __future__ import annotations

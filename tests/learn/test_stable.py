@@ -171,6 +171,16 @@ def test_the_module_is_the_predictor():
     assert farfield.audit(module, (torch.from_numpy(X[:1]),)).verdict.name == "BOUNDED"
 
 
+def test_the_module_keeps_the_digits_of_features_far_from_zero():
+    """Times of the day as seconds since 1970: the offset is 1e9 times the scale that matters."""
+    draw = np.random.default_rng(0)
+    X = 1.7e9 + draw.normal(size=(60, 2))
+    y = np.sin(X[:, 0] - 1.7e9)
+    model = StableMLPRegressor(**SMALL).fit(X, y)
+    found = model.module_(torch.from_numpy(X)).detach().numpy()[:, 0]
+    np.testing.assert_allclose(found, model.predict(X), rtol=0, atol=1e-12)
+
+
 def test_the_report_is_plain_data_and_reads_well():
     X, y = problem()
     report = StableMLPRegressor(**SMALL).fit(X, y).far_field_report_

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from farfield.learn._scaling import Scaling
 from farfield.nn import GroupedLayerNorm, Project, RangeHead
 
-__all__ = ["Ensemble", "Units", "evaluate", "range_head"]
+__all__ = ["Ensemble", "Standardised", "Units", "evaluate", "range_head"]
 
 
 class Units(nn.Module):
@@ -31,6 +31,24 @@ class Units(nn.Module):
     def extra_repr(self) -> str:
         """What print shows."""
         return f"{self.offset.tolist()}, {self.scale.tolist()}"
+
+
+class Standardised(nn.Module):
+    """x ↦ (x − offset)/scale along the last axis. The difference first: where the offset is many times the scale,
+    x/scale − offset/scale would lose that many digits.
+    """
+
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, offset: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("offset", offset.clone())
+        self.register_buffer("scale", scale.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, columns)."""
+        return (x - self.offset) / self.scale
 
 
 def range_head(low: Tensor, high: Tensor) -> nn.Sequential:
@@ -77,7 +95,7 @@ class Ensemble(nn.Module):
     def __init__(self, members: Sequence[nn.Module], inputs: Scaling, outputs: Scaling | None) -> None:
         super().__init__()
         offset, scale = (torch.from_numpy(v).reshape(-1) for v in (inputs.offset, inputs.scale))
-        self.inputs = Units(-offset / scale, 1 / scale)
+        self.inputs = Standardised(offset, scale)
         self.members = nn.ModuleList(members)
         self.outputs: nn.Module = nn.Identity()
         if outputs is not None:
