@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from farfield import data
+from farfield._intervals import mean_interval, student_quantile
 from farfield.errors import MissingExtraError, UnknownNameError
 from farfield.papers import run_experiment
-from farfield.papers._intervals import mean_interval, student_quantile
 from farfield.papers.p1 import _far, _protein, scaling, table1
 from farfield.papers.p1._trees import boosted_trees
 

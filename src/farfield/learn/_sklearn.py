@@ -5,7 +5,7 @@ from __future__ import annotations
 from farfield.errors import MissingExtraError
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import _check_sample_weight as check_sample_weight
@@ -22,5 +22,6 @@ __all__ = [
     "check_is_fitted",
     "check_random_state",
     "check_sample_weight",
+    "clone",
     "validate_data",
 ]

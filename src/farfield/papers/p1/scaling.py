@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from farfield._intervals import mean_interval
 from farfield.growth import horizon
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
-from farfield.papers._intervals import mean_interval
 from farfield.papers.p1._far import unit_directions
 from farfield.papers.p1._protein import VARIANTS, load_cases, predictions, r_squared, train_variants
 from farfield.report import Figure, Panel, Series, Table

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from farfield._intervals import mean_interval
 from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
-from farfield.papers._intervals import mean_interval
 from farfield.papers.p1._far import Bounds, Slopes, bounds, outputs_along, slopes, unit_directions
 from farfield.papers.p1._protein import VARIANTS, Case, load_cases, predictions, r_squared, train_variants
 from farfield.papers.p1._trees import boosted_trees

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from farfield._intervals import student_quantile
 from farfield.gaussian import Activation, activation
 from farfield.geometry import feature_isometry_gap, gram, lyapunov
 from farfield.nn import Center, MeanFieldCenter, MeanFieldProject, Project
@@ -128,22 +129,6 @@ def simulate(
     return [Trace(gaps[k], gammas[k], tuple(inputs)) for k in range(len(layerings))]
 
 
-# Student's t at 97.5%, by degrees of freedom: the band is a 95% interval for the mean over runs.
-_STUDENT = {
-    1: 12.706,
-    2: 4.303,
-    3: 3.182,
-    4: 2.776,
-    5: 2.571,
-    6: 2.447,
-    7: 2.365,
-    8: 2.306,
-    9: 2.262,
-    19: 2.093,
-    29: 2.045,
-}
-
-
 def band(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Geometric mean over runs (first axis) and its 95% interval: t-interval of the logarithms."""
     runs = samples.shape[0]
@@ -151,8 +136,7 @@ def band(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     centre = logs.mean(0)
     if runs < 2:
         return samples[0], samples[0], samples[0]
-    quantile = next((t for dof, t in sorted(_STUDENT.items(), reverse=True) if dof <= runs - 1), 12.706)
-    half = quantile * logs.std(0) / math.sqrt(runs)
+    half = student_quantile(0.975, runs - 1) * logs.std(0) / math.sqrt(runs)
     return torch.exp(centre), torch.exp(centre - half), torch.exp(centre + half)
 
 
