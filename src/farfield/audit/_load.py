@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ __all__ = ["CheckpointError", "load_checkpoint"]
 
 _NESTED = ("state_dict", "model_state_dict", "model")
 """Where training scripts put the weights among other things."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
@@ -171,7 +173,9 @@ def _own_inputs(exported: ExportedProgram) -> tuple[Any, ...]:
 
 def _details(error: BaseException) -> str:
     """What an error says, on one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:4])
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    # torch explains at length how to load a pickle anyway; what it met is in one line.
+    met = [line for line in lines if line.startswith("WeightsUnpickler error")]
+    text = " ".join(met[:1] or lines[:4])
     text = text if len(text) <= 400 else text[:399] + "…"
     return f"{type(error).__name__}: {text or '(no message)'}"

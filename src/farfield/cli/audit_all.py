@@ -89,9 +89,9 @@ def audit_all(
 ) -> None:
     """Audit every checkpoint of a registry, one row each; one that is broken is a row with the reason.
 
-    Writes audits.jsonl, audits.parquet (with pyarrow), run.json and index.html. A run that was stopped goes on where it
-    was. Exit code 0: nothing that --fail-on names; 1: it was found; 2: the registry or an option is wrong; 3: a bug
-    here; 130: interrupted.
+    Writes audits.jsonl, audits.parquet (with pyarrow), run.json and index.html. A run that was stopped goes on
+    where it was. Exit code 0: nothing that --fail-on names; 1: it was found; 2: the registry or an option is wrong;
+    3: a bug here; 130: interrupted.
     """
     conditions = _conditions([w for words in (fail_on or ["unbounded,error"]) for w in words.split(",")])
 
