@@ -3,9 +3,9 @@
     python -m benchmarks.audit_all [--models N] [--workers N] [--out FOLDER]
 
 Networks of fifteen kinds whose verdict is known by construction, as exported programs (seven of ten), safetensors and
-pickled state dicts, and among them a truncated file, noise, a pickled module, a pickle that would run code, weights of
-wrong shapes, a builder without its class, a model that raises, weights that are NaN, one that crashes the interpreter
-and one that never ends. Prints what was found against what was built, the time, and the time of a second run that
+pickled state dicts, and among them a truncated file, noise, a pickled module, a pickle that would run code, weights
+of wrong shapes, a builder without its class, a model that raises, weights that are NaN, one that crashes the
+interpreter and one that never ends. Prints what was found against what was built, the time, and the time of a second run that
 finds everything finished.
 """
 

@@ -36,8 +36,8 @@ class Beside(nn.Module):
 
     def __init__(self, d, width, act):
         super().__init__()
-        self.a, self.norm, self.b, self.head = nn.Linear(d, width), nn.LayerNorm(width), nn.Linear(d, width), nn.Linear(2 * width, 1)
-        self.act = act
+        self.a, self.norm, self.b = nn.Linear(d, width), nn.LayerNorm(width), nn.Linear(d, width)
+        self.act, self.head = act, nn.Linear(2 * width, 1)
 
     def forward(self, x):
         return self.head(torch.cat([self.norm(self.a(x)), self.act(self.b(x))], -1))
