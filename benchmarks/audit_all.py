@@ -5,8 +5,8 @@
 Networks of fifteen kinds whose verdict is known by construction, as exported programs (seven of ten), safetensors and
 pickled state dicts, and among them a truncated file, noise, a pickled module, a pickle that would run code, weights
 of wrong shapes, a builder without its class, a model that raises, weights that are NaN, one that crashes the
-interpreter and one that never ends. Prints what was found against what was built, the time, and the time of a second run that
-finds everything finished.
+interpreter and one that never ends. Prints what was found against what was built, the time, and the time of a second
+run that finds everything finished.
 """
 
 from __future__ import annotations
@@ -43,12 +43,7 @@ def measure(place: Path, models: int, words: tuple[str, ...]) -> dict[str, Any]:
     code, seconds, _ = run(place, "--time-limit", f"{LIMIT:g}", *words)
     lines = (place / "out" / "audits.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {row["path"]: row for row in map(json.loads, lines)}
-    wrong = [p for p, verdict in expected.items() if rows[p]["verdict"] != verdict or rows[p]["error"]]
-    wrong += [
-        p
-        for p, (error, word) in failures.items()
-        if rows[p]["verdict"] or rows[p]["error"] != error or word not in rows[p]["message"]
-    ]
+    wrong = zoo.disagreements(rows.values(), expected, failures)
     again, later, _ = run(place, "--time-limit", f"{LIMIT:g}", *words)
     return {
         "models": len(rows),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,22 @@ def write_checkpoints(
     with (files / "registry.jsonl").open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(row) + "\n" for row in rows)
     return expected, failures
+
+
+def disagreements(
+    rows: Iterable[Mapping[str, Any]], expected: Mapping[str, str], failures: Mapping[str, tuple[str, str]]
+) -> list[str]:
+    """Paths whose row says otherwise than they were built, and paths that have no row or several."""
+    wrong = []
+    seen: Counter[str] = Counter()
+    for row in rows:
+        path = row["path"]
+        seen[path] += 1
+        if path in failures:
+            error, word = failures[path]
+            right = row["verdict"] is None and row["error"] == error and word in row["message"]
+        else:
+            right = row["verdict"] == expected.get(path) and row["error"] is None and bool(row["reason"])
+        if not right:
+            wrong.append(path)
+    return wrong + [path for path in {*expected, *failures} if seen[path] != 1]

@@ -114,7 +114,7 @@ def _files(folder: Path, leave_out: str | os.PathLike[str] | None) -> Iterable[s
                 yield Path(place, name).relative_to(folder).as_posix()
 
 
-def _rows(table: Path) -> list[dict[str, Any]]:
+def _rows(table: Path) -> Sequence[Any]:
     if table.suffix not in _TABLES:
         raise InvalidValueError(
             f"A registry is a folder or a table that ends in {', '.join(_TABLES)}; got {str(table)!r}. For a single "

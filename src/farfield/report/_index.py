@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -70,6 +69,7 @@ def render_index(
         counts=counts,
         with_errors=sum(row["failed"] for row in shown),
         has_range=any(row["range"] for row in shown),
+        has_certificate=any(row["certified"] for row in shown),
         provenance=_provenance(about),
         date=about.get("date", ""),
         css=styles("audit.css", "index.css"),
@@ -137,9 +137,9 @@ def _row(row: Mapping[str, Any], pages: Mapping[str, str]) -> dict[str, Any]:
         # The largest absolute value orders ranges; without one a row comes last.
         "reach": max(abs(low), abs(high)) if low is not None and high is not None else "",
         "certified": row.get("bound_by") == "certificate",
-        "parameters": _or_dash(row.get("parameters")),
+        "parameters": "–" if row.get("parameters") is None else number(row["parameters"]),
         "parameters_value": "" if row.get("parameters") is None else row["parameters"],
-        "seconds": _or_dash(row.get("seconds"), 2),
+        "seconds": "–" if row.get("seconds") is None else f"{row['seconds']:.2f}",
         "seconds_value": "" if row.get("seconds") is None else row["seconds"],
         "sha256": row.get("sha256") or "",
         "search": " ".join([row["path"], word, said, trouble, row.get("findings") or "", row.get("sha256") or ""]),
@@ -148,12 +148,6 @@ def _row(row: Mapping[str, Any], pages: Mapping[str, str]) -> dict[str, Any]:
 
 def _link(target: str | None) -> str:
     return "" if not target else quote(target, safe="/")
-
-
-def _or_dash(value: Any, digits: int = 4) -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "–"
-    return number(value, digits)
 
 
 def _provenance(about: Mapping[str, Any]) -> list[tuple[str, str]]:
