@@ -6,11 +6,11 @@ import io
 import re
 
 import pytest
-from pages import Page
 from rich.console import Console
 
 from farfield.audit import AuditRow, AuditTable
 from farfield.report import print_index, render_index
+from report.pages import Page
 
 EVIL = "<script>alert(1)</script>\"'&\x1b[31m\u202e"
 
