@@ -1,7 +1,8 @@
 """Rules with stable codes over what growth and geometry find in a model.
 
-Holds: the rules FF001…, the audit that runs them, ``audit_all`` over many checkpoints, ``assert_bounded``. May
-import: certify, growth, graph, engine, geometry, gaussian, errors, _typing. Never: renders; its result is plain data.
+Holds: the rules FF001…, the audit that runs them, ``audit_all`` over many checkpoints, ``assert_bounded``.
+May import: certify, growth, graph, engine, geometry, gaussian, errors, _typing.
+Never: renders; its result is plain data.
 """
 
 from __future__ import annotations
