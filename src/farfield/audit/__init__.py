@@ -1,22 +1,29 @@
 """Rules with stable codes over what growth and geometry find in a model.
 
-Holds: the rules FF001…, the audit that runs them, ``assert_bounded``. May import: growth, graph, geometry,
-gaussian, errors, _typing. Never: renders; its result is plain data.
+Holds: the rules FF001…, the audit that runs them, ``audit_all`` over many checkpoints, ``assert_bounded``.
+May import: certify, growth, graph, engine, geometry, gaussian, errors, _typing.
+Never: renders; its result is plain data.
 """
 
 from __future__ import annotations
 
 from farfield._callable_module import make_callable
+from farfield.audit._all import audit_all
 from farfield.audit._assert import assert_bounded
 from farfield.audit._audit import audit
 from farfield.audit._context import Context
+from farfield.audit._registry import ModelEntry, read_registry
 from farfield.audit._result import Audit, Finding, Outcome, Place, RuleResult, Severity
+from farfield.audit._table import AuditRow, AuditTable
 from farfield.audit.rules import Rule, rule, rule_codes
 
 __all__ = [
     "Audit",
+    "AuditRow",
+    "AuditTable",
     "Context",
     "Finding",
+    "ModelEntry",
     "Outcome",
     "Place",
     "Rule",
@@ -24,6 +31,8 @@ __all__ = [
     "Severity",
     "assert_bounded",
     "audit",
+    "audit_all",
+    "read_registry",
     "rule",
     "rule_codes",
 ]

@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from farfield import __version__
-from farfield.cli import activations, audit, certify, data, env, kernel, lnnet, ntk, reproduce, verify
+from farfield.cli import (
+    activations,
+    audit,
+    audit_all,
+    certify,
+    data,
+    env,
+    kernel,
+    lnnet,
+    ntk,
+    reproduce,
+    verify,
+)
 from farfield.errors import FarfieldError
 
 __all__ = ["app", "main"]
@@ -21,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("audit")(audit.audit)
+app.command("audit-all")(audit_all.audit_all)
 app.command("certify")(certify.certify)
 app.command("verify")(verify.verify)
 app.command("activations")(activations.activations)

@@ -1,0 +1,104 @@
+"""Models and inputs by name: a callable in a module, a file, a local folder of transformers, a shape."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farfield.errors import InvalidValueError, MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["build", "example_input", "load_target"]
+
+
+def example_input(spec: str) -> Tensor:
+    """A tensor from ``1x8``, ``1x8:float64`` or ``1x16:int64`` (token ids, all zero).
+
+    Raises
+    ------
+    InvalidValueError
+        With the form expected.
+    """
+    import torch
+
+    sizes, _, kind = spec.partition(":")
+    dtype = getattr(torch, kind or "float32", None)
+    try:
+        shape = [int(s) for s in sizes.lower().split("x")]
+    except ValueError:
+        shape = []
+    if not shape or any(s < 1 for s in shape) or not isinstance(dtype, torch.dtype):
+        raise InvalidValueError(
+            f"An input is sizes joined by x, with an optional type: 1x8, 1x3x32x32, 1x16:int64. Got {spec!r}."
+        )
+    return torch.zeros(shape, dtype=dtype)
+
+
+def load_target(target: str) -> Any:
+    """The model behind ``pkg.mod:callable``, a ``.pt2`` file or ``hf:<folder>``.
+
+    A callable is called without arguments if it is not itself a module; a class is instantiated.
+    """
+    if target.startswith("hf:"):
+        return _transformers(Path(target[3:]))
+    if target.endswith(".pt2"):
+        if not Path(target).is_file():
+            raise InvalidValueError(f"There is no file {target!r}.")
+        return target
+    return build(target)
+
+
+def build(target: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+    """The module that ``pkg.mod:callable`` is or makes, called with the arguments. Runs the code it names.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is no such callable, or it makes something else.
+    """
+    from torch import nn
+
+    module_name, _, attribute = target.partition(":")
+    if not attribute:
+        raise InvalidValueError(
+            f"A target is 'pkg.mod:callable', a .pt2 file or 'hf:<folder>', got {target!r}. "
+            "For a saved module, write a function that builds and loads it."
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise InvalidValueError(f"There is no module {module_name!r} here or on the path.") from error
+        raise
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = [n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n))]
+            raise InvalidValueError(
+                f"{module_name!r} has no attribute {attribute!r}. It has: {', '.join(near) or 'nothing'}."
+            )
+        found = getattr(found, part)
+    model = found if isinstance(found, nn.Module) else found(**(arguments or {}))
+    if not isinstance(model, nn.Module):
+        raise InvalidValueError(f"{target!r} returned a {type(model).__name__}, not a torch.nn.Module.")
+    return model
+
+
+def _transformers(folder: Path) -> Any:
+    if not folder.is_dir():
+        raise InvalidValueError(
+            f"hf: takes a local folder with config.json and weights; {str(folder)!r} is none."
+        )
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError("Loading a transformers folder", "transformers", "transformers") from error
+    return transformers.AutoModel.from_pretrained(folder, local_files_only=True)

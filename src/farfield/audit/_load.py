@@ -1,0 +1,181 @@
+"""A checkpoint to a model, without running what the file holds as far as its format allows.
+
+Weights (``.safetensors``, or a pickle read with ``weights_only=True``) are data; the builder that takes them is
+code of whoever wrote the registry. A ``.pt2`` file is a program: pickled objects and compiled libraries in it are
+refused, and its tensors are read with ``weights_only=True``, but torch's own reader of the program's text makes no
+promise about files from strangers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from farfield._target import build, example_input
+from farfield.audit._registry import SUFFIXES, ModelEntry
+from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError
+
+__all__ = ["CheckpointError", "load_checkpoint"]
+
+_NESTED = ("state_dict", "model_state_dict", "model")
+"""Where training scripts put the weights among other things."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+class CheckpointError(FarfieldError, ValueError):
+    """A file is no checkpoint that can be read, is refused, or does not fit its model; the message says which."""
+
+
+def load_checkpoint(entry: ModelEntry, path: Path) -> tuple[nn.Module | ExportedProgram, tuple[Any, ...]]:
+    """The model of an entry and example inputs for it.
+
+    Raises
+    ------
+    CheckpointError, InvalidValueError
+        With what is wrong with the file, or with the entry.
+    """
+    inputs = tuple(example_input(spec) for spec in entry.inputs)
+    if path.suffix == ".pt2":
+        if entry.builder is not None:
+            raise InvalidValueError(
+                f"A .pt2 file is a whole program and takes no builder; got {entry.builder!r}."
+            )
+        exported = _program(path)
+        _check_weights(dict(exported.named_parameters()))
+        return exported, inputs or _own_inputs(exported)
+    if path.suffix not in SUFFIXES:
+        raise InvalidValueError(f"A checkpoint ends in {', '.join(SUFFIXES)}; got {path.name!r}.")
+    if entry.builder is None:
+        raise InvalidValueError(
+            f"A {path.suffix} file holds weights, not a model. Give a builder, 'pkg.mod:callable', that makes the "
+            "module to put them in, or write the model with torch.export.save."
+        )
+    if not inputs:
+        raise InvalidValueError("A built model needs the shapes of its inputs, such as 1x8.")
+    # The file first: what it holds decides whether anybody's code is worth running.
+    weights = _weights(path)
+    model = build(entry.builder, _arguments(entry.arguments))
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"The weights do not fit {type(model).__name__}: {_details(error)}") from error
+    _check_weights(dict(model.named_parameters()))
+    return model.eval(), inputs
+
+
+def _arguments(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidValueError(
+            f'A builder\'s arguments are a JSON object such as {{"width": 16}}; got {text!r}.'
+        )
+    return found
+
+
+def _program(path: Path) -> ExportedProgram:
+    _refuse_code(path)
+    try:
+        with _weights_only():
+            return torch.export.load(path)
+    except Exception as error:
+        raise CheckpointError(
+            f"Not an exported program that this torch ({torch.__version__}) can read: {_details(error)}"
+        ) from error
+
+
+def _refuse_code(path: Path) -> None:
+    """Raise for an archive that holds pickled objects or a compiled library."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [PurePosixPath(name) for name in archive.namelist()]
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise CheckpointError(f"Not a .pt2 file, which is a zip archive: {_details(error)}") from error
+    for name in names:
+        if "aotinductor" in name.parts or name.name.startswith(("custom_obj_", "opaque_obj_")):
+            raise CheckpointError(
+                f"The archive holds {str(name)!r}, which is code or a pickled object. It is not loaded. Export the "
+                "model without custom objects and without compiling it."
+            )
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Every ``torch.load`` reads tensors only, also where torch itself asks for anything that was pickled."""
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_FORCE]
+        else:
+            os.environ[_FORCE] = before
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        try:
+            from safetensors.torch import load_file
+        except ImportError as error:
+            raise MissingExtraError("Reading safetensors", "safetensors", "certify") from error
+        try:
+            found: Any = load_file(path)
+        except Exception as error:
+            raise CheckpointError(f"Not a safetensors file: {_details(error)}") from error
+    else:
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise CheckpointError(
+                "Not weights that can be read without running code (torch.load with weights_only=True): "
+                f"{_details(error)} Save model.state_dict(), best as safetensors."
+            ) from error
+    for key in _NESTED:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+            break
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        kind = type(found).__name__
+        raise CheckpointError(f"Weights are a state dict, names to tensors; the file holds a {kind}.")
+    return dict(found)
+
+
+def _check_weights(parameters: Mapping[str, Tensor]) -> None:
+    bad = [name for name, value in parameters.items() if not bool(torch.isfinite(value).all())]
+    if bad:
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        raise CheckpointError(
+            f"Parameters hold NaN or infinity: {', '.join(bad[:3])}{more}. There is no function to audit."
+        )
+
+
+def _own_inputs(exported: ExportedProgram) -> tuple[Any, ...]:
+    """The example the program was exported with, if it is a row of tensors."""
+    example = exported.example_inputs
+    if example is None or example[1] or not all(isinstance(value, Tensor) for value in example[0]):
+        return ()
+    return tuple(example[0])
+
+
+def _details(error: BaseException) -> str:
+    """What an error says, on one line."""
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    # torch explains at length how to load a pickle anyway; what it met is in one line.
+    met = [line for line in lines if line.startswith("WeightsUnpickler error")]
+    text = " ".join(met[:1] or lines[:4])
+    text = text if len(text) <= 400 else text[:399] + "…"
+    return f"{type(error).__name__}: {text or '(no message)'}"

@@ -1,0 +1,180 @@
+"""The process that audits one model after another for somebody else, who can end it.
+
+Requests come on standard input, one JSON object a line; replies leave on what was standard output. A model that
+prints does so on standard error. The end of standard input ends the process, so no worker outlives its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from farfield.audit._audit import audit
+from farfield.audit._load import load_checkpoint
+from farfield.audit._registry import ModelEntry
+from farfield.audit._result import Audit
+from farfield.certify import UnboundedError, certify
+from farfield.growth import Status, Verdict
+
+__all__ = ["main"]
+
+IDLE = 120.0
+"""Seconds without a request after which a worker goes; its parent starts another when it has one."""
+_LONGEST = 1000
+Tell = Callable[[dict[str, Any]], None]
+
+
+def main() -> None:
+    """Answer requests until there are none."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+
+    def tell(reply: dict[str, Any]) -> None:
+        replies.write(json.dumps(reply, allow_nan=False) + "\n")
+        replies.flush()
+
+    torch.set_num_threads(1)
+    requests: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    tell({"ready": True})
+    while True:
+        try:
+            request = json.loads(requests.get(timeout=IDLE))
+        except queue.Empty:
+            return
+        _reset(str(request["folder"]))
+        tell({"stage": "load"})
+        tell({"done": answer(request, tell)})
+
+
+def _read(requests: queue.Queue[str]) -> None:
+    for line in sys.stdin:
+        requests.put(line)
+    os._exit(0)  # the parent has gone: whatever is being computed is nobody's
+
+
+def _reset(folder: str) -> None:
+    """What an earlier builder may have left behind."""
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """The row of one request; what went wrong is part of it, whatever it was."""
+    begun = time.monotonic()
+    row: dict[str, Any] = {}
+    stage = "load"
+    try:
+        entry = ModelEntry(
+            str(request["path"]), tuple(request["inputs"]), request["builder"], request["arguments"]
+        )
+        model, inputs = load_checkpoint(entry, Path(str(request["file"])))
+        stage = "audit"
+        tell({"stage": stage})
+        # Rays are drawn on a page, so without one none are evaluated.
+        result = audit(model, inputs, name=entry.path, rays=6 if request["details"] else 0)
+        row = summary(result)
+        if request["details"]:
+            place = Path(str(request["details"]))
+            place.write_text(json.dumps(result.to_dict()), encoding="utf-8")
+        if request["certify"] and result.verdict is Status.BOUNDED:
+            stage = "certify"
+            # Sent ahead: a search that has to be ended does not take the verdict with it.
+            tell({"stage": stage, "row": {**row, "seconds": time.monotonic() - begun}})
+            row |= _certified(model, inputs, result, float(request["certify"]), str(request["certificate"]))
+    except MemoryError as error:
+        row |= {"stage": stage, "error": "MemoryError", "message": _message(error) or "out of memory"}
+    except (Exception, SystemExit) as error:
+        row |= {"stage": stage, "error": type(error).__name__, "message": _message(error)}
+    return {**row, "seconds": time.monotonic() - begun}
+
+
+def summary(result: Audit) -> dict[str, Any]:
+    """An audit as a row."""
+    joint = [v for v in result.report.verdicts if v.input is None]
+    telling = next(v for v in joint if v.status is result.verdict)
+    reason = _short(_reason(telling, result))
+    row: dict[str, Any] = {
+        "verdict": result.verdict.name,
+        "reason": f"{telling.output}: {reason}" if len(joint) > 1 else reason,
+        "findings": " ".join(dict.fromkeys(f.code for f in result.findings)),
+        "parameters": int(result.subject["parameters"]),
+        "operations": int(result.subject["nodes"]),
+    }
+    if result.verdict is Status.BOUNDED:
+        low = min(v.growth.interval[0] for v in joint)
+        high = max(v.growth.interval[1] for v in joint)
+        if math.isfinite(low) and math.isfinite(high):
+            row |= {"low": low, "high": high, "bound_by": "audit"}
+    return row
+
+
+def _reason(verdict: Verdict, result: Audit) -> str:
+    if verdict.status is Status.BOUNDED and verdict.cut is not None and verdict.cut.nodes:
+        kinds = [result.report.program.node(name).module_type for name in verdict.cut.nodes]
+        said = [
+            f"{label} ({kind})" if kind and kind != label else label
+            for label, kind in zip(verdict.cut.labels, kinds, strict=True)
+        ]
+        return f"cut by {', '.join(said)}"
+    text = str(verdict).partition(": ")[2]
+    if verdict.status is Status.UNBOUNDED and verdict.paths:
+        return f"{text}; escapes along {verdict.paths[0]}"
+    return text
+
+
+def _certified(model: Any, inputs: Any, result: Audit, seconds: float, stem: str) -> dict[str, Any]:
+    outputs = result.report.program.outputs
+    if isinstance(model, ExportedProgram) and any(t.shape[:1] != (1,) for t in inputs):
+        inputs = ()  # a program's sizes are its own: one row of the example need not fit it
+    lows: list[float] = []
+    highs: list[float] = []
+    tightness: list[float] = []
+    files: list[str] = []
+    for output in outputs:
+        try:
+            found = certify(model, inputs, time_budget=seconds / len(outputs), output=output)
+        except UnboundedError as error:
+            # Bounded, and no number for it: that is an answer.
+            return {"note": _message(error)}
+        file = Path(f"{stem}.json" if len(outputs) == 1 else f"{stem}.{len(files)}.json")
+        found.save(file)
+        files.append(file.name)
+        lows.append(float(found.lower.min()))
+        highs.append(float(found.upper.max()))
+        tightness.append(float(found.tightness.max()))
+    low, high, loosest = min(lows), max(highs), max(tightness)
+    row: dict[str, Any] = {"certificate": " ".join(files)}
+    if math.isfinite(low) and math.isfinite(high):
+        row |= {"low": low, "high": high, "bound_by": "certificate"}
+    return row | ({"tightness": loosest} if math.isfinite(loosest) else {})
+
+
+def _message(error: BaseException) -> str:
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return _short(text)
+
+
+def _short(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""``farfield audit-all``: many checkpoints, one row each, a page to find those that matter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from farfield.audit import AuditTable
+
+__all__ = ["audit_all"]
+
+
+def _conditions(words: list[str]) -> set[str]:
+    from farfield.audit import rule_codes
+    from farfield.errors import UnknownNameError
+
+    allowed = ["unbounded", "unknown", "error", "none", *rule_codes()]
+    wanted = [w.strip().upper() if w.strip().upper() in rule_codes() else w.strip().lower() for w in words]
+    for word in wanted:
+        if word not in allowed:
+            raise UnknownNameError("condition for --fail-on", word, allowed)
+    # Whoever fails on the unknown does not want the known worse.
+    return {*wanted, *(["unbounded"] if "unknown" in wanted else [])}
+
+
+def _fails(table: AuditTable, conditions: set[str]) -> bool:
+    return any(
+        row.outcome.lower() in conditions
+        or (row.error is not None and "error" in conditions)
+        or bool(conditions & set((row.findings or "").split()))
+        for row in table.rows
+    )
+
+
+def _pages(table: AuditTable, out: Path) -> dict[str, str]:
+    """A page per model, from what was kept of its audit: file of the audit → page, seen from the index."""
+    from farfield.report import render_html
+
+    pages: dict[str, str] = {}
+    for row in table.rows:
+        file = out / "details" / (row.details or "")
+        if row.details is None or not file.is_file():
+            continue
+        target = out / "pages" / f"{file.stem}.html"
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(render_html(json.loads(file.read_text(encoding="utf-8"))), encoding="utf-8")
+        pages[row.details] = f"pages/{target.name}"
+    return pages
+
+
+def audit_all(
+    registry: Annotated[
+        Path, typer.Argument(help="A folder of checkpoints, or a .parquet, .csv or .jsonl table of them.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the table, the page and finished rows.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="Shape of an input, for models that name none: 1x8, 1x16:int64. Repeat."
+        ),
+    ] = None,
+    builder: Annotated[
+        str | None,
+        typer.Option(help="pkg.mod:callable that makes the module for weights, where a row names none."),
+    ] = None,
+    certify: Annotated[
+        float | None, typer.Option(help="Seconds to search for bounds of every bounded model.")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(help="Seconds one model may take, beside --certify.")] = 300.0,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Exit 1 on: unbounded and error (default), unknown, a code such as FF002, or none. Repeat or comma."
+        ),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Where the work runs: auto, local, ray.")] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(help="Models at once, on the local engine; one per processor unless given.")
+    ] = None,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Write a report per model, linked from the index.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute finished rows again.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows, one JSON object a line.")] = False,
+) -> None:
+    """Audit every checkpoint of a registry, one row each; one that is broken is a row with the reason.
+
+    Writes audits.jsonl, audits.parquet (with pyarrow), run.json and index.html. A run that was stopped goes on
+    where it was. Exit code 0: nothing that --fail-on names; 1: it was found; 2: the registry or an option is wrong;
+    3: a bug here; 130: interrupted.
+    """
+    conditions = _conditions([w for words in (fail_on or ["unbounded,error"]) for w in words.split(",")])
+
+    from farfield.audit import audit_all as run
+    from farfield.engine import bar
+    from farfield.report import render_index
+
+    with bar("audit") as progress:
+        table = run(
+            registry,
+            out=out,
+            inputs=inputs or (),
+            builder=builder,
+            certify=certify,
+            time_limit=time_limit,
+            engine=engine,
+            workers=workers,
+            details=pages,
+            fresh=fresh,
+            progress=progress,
+        )
+    rows = [row.to_dict() for row in table.rows]
+    index = out / "index.html"
+    linked = _pages(table, out) if pages else {}
+    index.write_text(render_index(rows, table.run(), name=str(registry), pages=linked), encoding="utf-8")
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row, ensure_ascii=False, allow_nan=False))
+    else:
+        from farfield.report import print_index
+
+        print_index(rows)
+    if table.reused:
+        typer.echo(f"{table.reused} rows had been finished before", err=True)
+    typer.echo(f"wrote {index} and the table beside it", err=True)
+    if _fails(table, conditions):
+        raise typer.Exit(1)
