@@ -23,6 +23,7 @@ _TITLES = {
     "p1.series": "P1 (transformers): a decoder continues a + b·i, with and without LayerNorm after its embedding",
     "p2.table2": "P2 Table 2: isometry strength, closed forms against quadrature",
     "p2.tableC1": "P2 Table C.1: isometry strength under gain",
+    "p2.fig2": "P2 Figure 2: isometry gap through the layers before and after training",
     "p2.fig3": "P2 Figure 3: isometry gap through depth against Theorem 4",
     "p2.fig4": "P2 Figure 4: Hermite degree and the speed of isometry",
     "p2.fig5": "P2 Figure 5: with and without centring",
