@@ -47,7 +47,7 @@ def images(name: str, *, rows: int | None, held_out: int, seed: int) -> Images:
 
     def flat(part: NDArray[np.generic]) -> Tensor:
         scaled = (part.astype(np.float32) - mean) / spread
-        return torch.from_numpy(scaled.reshape(len(part), -1))
+        return torch.from_numpy(scaled.reshape(len(part), math.prod(part.shape[1:])))
 
     labels = (torch.from_numpy(part.y[chosen]) for part, chosen in ((data.train, order), (data.id, others)))
     return Images(flat(x), next(labels), flat(apart), next(labels))
