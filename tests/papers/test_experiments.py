@@ -1,5 +1,6 @@
 """The papers' experiments: every one runs, says what it measured, and is found under its name."""
 
+import importlib.util
 import json
 
 import pytest
@@ -16,6 +17,9 @@ def test_every_experiment_runs_quickly_and_writes_everything(name, tmp_path):
     for dataset in experiment(name).data:
         if not is_here(dataset):
             pytest.skip(f"needs the files of {dataset}: farfield data fetch {dataset}")
+    for package in experiment(name).packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs the package {package}")
     record = run_experiment(
         experiment(name), tmp_path, quick=True, progress=lambda done, total: calls.append((done, total))
     )

@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from farfield.papers._experiment import Experiment
+
 __all__ = ["reproduce"]
 
 
@@ -37,6 +39,30 @@ def _advance(bars: Progress, task: TaskID, done: int, total: int) -> None:
     bars.update(task, completed=done, total=total)
 
 
+def _changed(experiment: Experiment, changes: list[str]) -> Experiment:
+    """The experiment with other settings, quick or not."""
+    from dataclasses import replace
+
+    from farfield.errors import InvalidValueError, UnknownNameError
+
+    found: dict[str, Any] = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise InvalidValueError(f"--set takes name=value, got {change!r}.")
+        if name not in experiment.settings:
+            raise UnknownNameError(f"setting of {experiment.name}", name, experiment.settings)
+        try:
+            found[name] = json.loads(text)
+        except json.JSONDecodeError:
+            found[name] = text
+    return (
+        replace(experiment, settings=experiment.settings | found, quick=experiment.quick | found)
+        if found
+        else experiment
+    )
+
+
 def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(help="Experiments or papers: p2.fig3, p2. None: a listing.")
@@ -47,6 +73,10 @@ def reproduce(
     ] = False,
     force: Annotated[bool, typer.Option(help="Run again even where a result is stored.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the experiment otherwise: name=value, JSON or text."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Run figures and tables of the papers, write their pictures and numbers, and check every claim.
@@ -72,7 +102,7 @@ def reproduce(
         for name in chosen:
             task = bars.add_task(name, total=None)
             record = run_experiment(
-                experiment(name),
+                _changed(experiment(name), changes or []),
                 out,
                 quick=quick,
                 seed=seed,

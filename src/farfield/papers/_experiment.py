@@ -79,6 +79,8 @@ class Experiment:
         stopped. The folder is removed when the result is written.
     data
         Names of the datasets that it reads.
+    packages
+        Packages that it imports or reads weights from, beside those of farfield.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Experiment:
     quick: dict[str, Any] = field(default_factory=dict)
     resumable: bool = False
     data: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 def run_experiment(
