@@ -85,13 +85,20 @@ def reproduce(
     turned out otherwise than theory says.
     """
     from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
+    from farfield.papers._experiment import missing
 
     if not names:
         for name, title in experiment_titles().items():
             typer.echo(f"{name:14} {title}")
         return
-    # An unknown name fails before anything runs: experiment() raises with near matches.
-    chosen = [n for name in names for n in (experiment_names(name) or (experiment(name).name,))]
+    # An unknown name or setting fails before anything runs, with near matches.
+    chosen = [
+        _changed(experiment(n), changes or [])
+        for name in names
+        for n in (experiment_names(name) or (experiment(name).name,))
+    ]
+    # One that was asked for by name says itself what it needs; as part of a paper it does not stop the others.
+    skipped = {e.name: reason for e in chosen if e.name not in names and (reason := missing(e))}
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -99,10 +106,12 @@ def reproduce(
     records: list[dict[str, Any]] = []
     columns = (TextColumn("{task.description:14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        for name in chosen:
-            task = bars.add_task(name, total=None)
+        for item in chosen:
+            if item.name in skipped:
+                continue
+            task = bars.add_task(item.name, total=None)
             record = run_experiment(
-                _changed(experiment(name), changes or []),
+                item,
                 out,
                 quick=quick,
                 seed=seed,
@@ -117,5 +126,7 @@ def reproduce(
         for record in records:
             _show(record)
         typer.echo(f"written to {out}", err=True)
+    for name, reason in skipped.items():
+        typer.echo(f"{name}: skipped, {reason}", err=True)
     if any(verdict["surprising"] for record in records for verdict in record["verdicts"]):
         raise typer.Exit(1)

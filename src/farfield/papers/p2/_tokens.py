@@ -99,7 +99,7 @@ class Norms:
     tokens: tuple[int, ...]
 
     def raised(self, part: str) -> Tensor:
-        """What a part adds to the gap, (texts, norms); ``"norm"`` for all of LayerNorm, ``"plain"`` without its affine."""
+        """What a part adds to the gap, (texts, norms); ``"norm"`` is all of it, ``"plain"`` all but its affine."""
         first, last = {
             "centre": (0, 1),
             "project": (1, 2),
@@ -171,8 +171,9 @@ def load_transformer(model: str, texts: Sequence[str], *, tokens: int, seed: int
         import transformers
     except ImportError as error:
         raise MissingExtraError("Reading a transformer", "transformers", "transformers") from error
-    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    pretrained: Any = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
+    library: Any = transformers
+    tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    pretrained = library.AutoModel.from_pretrained(folder, local_files_only=True)
     if pretrained.config.is_encoder_decoder:
         raise InvalidValueError(
             f"Texts go through one stack of layers; {model!r} has an encoder and a decoder."
@@ -180,7 +181,7 @@ def load_transformer(model: str, texts: Sequence[str], *, tokens: int, seed: int
     # Fresh weights are drawn from the global generator, which is left as it was found.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fresh: Any = transformers.AutoModel.from_config(pretrained.config)
+        fresh = library.AutoModel.from_config(pretrained.config)
     batches = tuple(
         dict(tokenizer(text, return_tensors="pt", truncation=True, max_length=tokens)) for text in texts
     )

@@ -5,7 +5,7 @@ Run: ``farfield reproduce p2.figC5``, or ``farfield reproduce p2.figC5 --set mod
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -33,9 +33,9 @@ def run(*, progress: Progress, seed: int, model: str, texts: int, tokens: int) -
     shortest, longest = (f(found["pretrained"].tokens) for f in (min, max))
     caption = (
         f"{model} ({placed}), {texts} texts of {shortest} to {longest} tokens, each by itself; mean and 95% "
-        "t-interval over texts. Above: gap of the tokens at the input of every LayerNorm, in the order of calls, and at its output. "
-        "Below: what its centring, its projection and its affine part add to the gap; only the projection's sign is "
-        "proved."
+        "t-interval over texts. Above: gap of the tokens at the input of every LayerNorm, in the order of calls, and "
+        "at its output. Below: what its centring, its projection and its affine part add to the gap; only the "
+        "projection's sign is proved."
     )
     panels = (
         *(_gaps(name, norms) for name, norms in found.items()),
@@ -96,29 +96,32 @@ def _lowers(claim: str, norms: Norms, what: str, last: int) -> ClaimVerdict:
     )
 
 
-def _positions(norms: Norms) -> tuple[float, ...]:
-    return tuple(float(k) for k in range(1, len(norms.names) + 1))
+def _ticks(norms: Norms) -> tuple[str, ...]:
+    return tuple(str(k) for k in range(1, len(norms.names) + 1))
 
 
 def _gaps(name: str, norms: Norms) -> Panel:
-    series = []
-    for c, (label, k) in enumerate((("before LayerNorm", 0), ("after LayerNorm", 3))):
-        series.append(_series(label, norms, norms.gaps[..., k], c))
-    return Panel(name, "LayerNorm", "isometry gap of tokens", tuple(series))
+    series = (
+        _series("before LayerNorm", norms, norms.gaps[..., 0], 0),
+        _series("after LayerNorm", norms, norms.gaps[..., 3], 1, "dashed"),
+    )
+    return Panel(name, "LayerNorm", "isometry gap of tokens", series, ticks=_ticks(norms))
 
 
 def _changes(name: str, norms: Norms) -> Panel:
     series = [_series(_WORDS[part], norms, norms.raised(part), c + 2) for c, part in enumerate(PARTS[1:])]
-    ends = (1.0, float(len(norms.names)))
+    ends = (0.0, len(norms.names) - 1.0)
     series.append(Series("", ends, (0.0, 0.0), style="dotted", colour=7))
-    return Panel(f"{name}: by part", "LayerNorm", "change of the gap", tuple(series))
+    return Panel(f"{name}: by part", "LayerNorm", "change of the gap", tuple(series), ticks=_ticks(norms))
 
 
-def _series(label: str, norms: Norms, values: Tensor, colour: int) -> Series:
+def _series(
+    label: str, norms: Norms, values: Tensor, colour: int, style: Literal["line", "dashed"] = "line"
+) -> Series:
+    at = tuple(float(k) for k in range(len(norms.names)))
     mean, half = mean_interval(values)
-    return Series(
-        label, _positions(norms), digits(mean), digits(mean - half), digits(mean + half), colour=colour
-    )
+    low, high = (digits(mean - half), digits(mean + half)) if len(values) > 1 else ((), ())
+    return Series(label, at, digits(mean), low, high, style=style, colour=colour)
 
 
 def _numbers(norms: Norms) -> dict[str, Any]:
