@@ -30,9 +30,9 @@ def run(*, progress: Progress, seed: int, model: str, texts: int, tokens: int) -
         found[name] = through(network, loaded.batches)
         progress(done, 2)
     placed = PLACEMENT.get(loaded.kind, loaded.kind)
-    shortest, longest = (f(found["pretrained"].tokens) for f in (min, max))
+    lengths = " to ".join(str(n) for n in sorted({f(found["pretrained"].tokens) for f in (min, max)}))
     caption = (
-        f"{model} ({placed}), {texts} texts of {shortest} to {longest} tokens, each by itself; mean and 95% "
+        f"{model} ({placed}), {texts} texts of {lengths} tokens, each by itself; mean and 95% "
         "t-interval over texts. Above: gap of the tokens at the input of every LayerNorm, in the order of calls, and "
         "at its output. Below: what its centring, its projection and its affine part add to the gap; only the "
         "projection's sign is proved."
