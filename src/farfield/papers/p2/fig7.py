@@ -119,8 +119,8 @@ def _curves(activations: Sequence[str], betas: Tensor, losses: Tensor) -> Panel:
 
 def _against(activations: Sequence[str], betas: Tensor, losses: Tensor) -> Panel:
     series = [
-        Series(name, (float(betas[k]),) * len(losses), digits(losses[:, k].mean(1)), style="points", colour=k)
-        for k, name in enumerate(activations)
+        Series("", (float(betas[k]),) * len(losses), digits(losses[:, k].mean(1)), style="points", colour=k)
+        for k in range(len(activations))
     ]
     return Panel("mean loss against β", "isometry strength β", "mean training loss", tuple(series))
 
