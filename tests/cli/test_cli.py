@@ -107,6 +107,14 @@ def test_reproduce_unknown_name_fails_before_anything_runs(tmp_path):
     assert "p2.fig3" in done.stderr and not (tmp_path / "r").exists()
 
 
+def test_reproduce_takes_other_settings(tmp_path):
+    done = farfield("reproduce", "p2.table2", "--set", "tolerance=1e-30", "--out", "r", cwd=tmp_path)
+    stored = json.loads((tmp_path / "r" / "p2" / "table2.json").read_text(encoding="utf-8"))
+    assert done.returncode == 1 and stored["provenance"]["settings"] == {"tolerance": 1e-30}
+    wrong = farfield("reproduce", "p2.table2", "--set", "tolerence=1", "--out", "s", cwd=tmp_path)
+    assert wrong.returncode == 2 and "tolerance" in wrong.stderr and not (tmp_path / "s").exists()
+
+
 def test_an_internal_error_exits_3():
     code = (
         "import sys, farfield.cli._app as a\ndef boom(): raise RuntimeError('boom')\na.app = boom\na.main()"

@@ -4,18 +4,17 @@ import json
 
 import pytest
 
-from farfield.data import is_here
 from farfield.errors import UnknownNameError
 from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome
+from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, missing
 
 
 @pytest.mark.parametrize("name", experiment_names())
 def test_every_experiment_runs_quickly_and_writes_everything(name, tmp_path):
     calls = []
-    for dataset in experiment(name).data:
-        if not is_here(dataset):
-            pytest.skip(f"needs the files of {dataset}: farfield data fetch {dataset}")
+    reason = missing(experiment(name))
+    if reason:
+        pytest.skip(reason)
     record = run_experiment(
         experiment(name), tmp_path, quick=True, progress=lambda done, total: calls.append((done, total))
     )
@@ -87,3 +86,13 @@ def test_a_resumable_experiment_finds_what_it_left(tmp_path):
     run_experiment(Experiment("p9.x", "d", {"size": 1}, run, resumable=True), tmp_path)
     assert seen == [[], [], ["half"]]
     assert sorted(path.name for path in (tmp_path / "p9").iterdir()) == ["x.json"]
+
+
+def test_what_is_missing_is_said_with_the_way_to_get_it(monkeypatch):
+    def needs(**what):
+        return missing(Experiment("p9.x", "d", {}, lambda: None, **what))
+
+    assert needs() is None and needs(packages=("torch",), data=("sinusoid",)) is None
+    assert "pip install no-such-package" in needs(packages=("torch", "no_such_package"))
+    monkeypatch.setattr("farfield.papers._experiment.is_here", lambda name: name != "protein")
+    assert "farfield data fetch protein" in needs(data=("sinusoid", "protein"))

@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from farfield.papers._experiment import Experiment
+
 __all__ = ["reproduce"]
 
 
@@ -37,6 +39,30 @@ def _advance(bars: Progress, task: TaskID, done: int, total: int) -> None:
     bars.update(task, completed=done, total=total)
 
 
+def _changed(experiment: Experiment, changes: list[str]) -> Experiment:
+    """The experiment with other settings, quick or not."""
+    from dataclasses import replace
+
+    from farfield.errors import InvalidValueError, UnknownNameError
+
+    found: dict[str, Any] = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise InvalidValueError(f"--set takes name=value, got {change!r}.")
+        if name not in experiment.settings:
+            raise UnknownNameError(f"setting of {experiment.name}", name, experiment.settings)
+        try:
+            found[name] = json.loads(text)
+        except json.JSONDecodeError:
+            found[name] = text
+    return (
+        replace(experiment, settings=experiment.settings | found, quick=experiment.quick | found)
+        if found
+        else experiment
+    )
+
+
 def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(help="Experiments or papers: p2.fig3, p2. None: a listing.")
@@ -47,6 +73,10 @@ def reproduce(
     ] = False,
     force: Annotated[bool, typer.Option(help="Run again even where a result is stored.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the experiment otherwise: name=value, JSON or text."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Run figures and tables of the papers, write their pictures and numbers, and check every claim.
@@ -55,13 +85,20 @@ def reproduce(
     turned out otherwise than theory says.
     """
     from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
+    from farfield.papers._experiment import missing
 
     if not names:
         for name, title in experiment_titles().items():
             typer.echo(f"{name:14} {title}")
         return
-    # An unknown name fails before anything runs: experiment() raises with near matches.
-    chosen = [n for name in names for n in (experiment_names(name) or (experiment(name).name,))]
+    # An unknown name or setting fails before anything runs, with near matches.
+    chosen = [
+        _changed(experiment(n), changes or [])
+        for name in names
+        for n in (experiment_names(name) or (experiment(name).name,))
+    ]
+    # One that was asked for by name says itself what it needs; as part of a paper it does not stop the others.
+    skipped = {e.name: reason for e in chosen if e.name not in names and (reason := missing(e))}
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -69,10 +106,12 @@ def reproduce(
     records: list[dict[str, Any]] = []
     columns = (TextColumn("{task.description:14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        for name in chosen:
-            task = bars.add_task(name, total=None)
+        for item in chosen:
+            if item.name in skipped:
+                continue
+            task = bars.add_task(item.name, total=None)
             record = run_experiment(
-                experiment(name),
+                item,
                 out,
                 quick=quick,
                 seed=seed,
@@ -87,5 +126,7 @@ def reproduce(
         for record in records:
             _show(record)
         typer.echo(f"written to {out}", err=True)
+    for name, reason in skipped.items():
+        typer.echo(f"{name}: skipped, {reason}", err=True)
     if any(verdict["surprising"] for record in records for verdict in record["verdicts"]):
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -11,11 +12,12 @@ from typing import Any
 
 from farfield._provenance import provenance
 from farfield._typing import JSON
+from farfield.data import is_here
 from farfield.engine import fingerprint
 from farfield.report import Figure, Table, save_figure
 from farfield.report._data import plain
 
-__all__ = ["ClaimVerdict", "Experiment", "Outcome", "Progress", "run_experiment"]
+__all__ = ["ClaimVerdict", "Experiment", "Outcome", "Progress", "missing", "run_experiment"]
 
 Progress = Callable[[int, int], None]
 """Called as ``progress(done, total)`` while an experiment runs."""
@@ -79,6 +81,8 @@ class Experiment:
         stopped. The folder is removed when the result is written.
     data
         Names of the datasets that it reads.
+    packages
+        Packages that it imports or reads weights from, beside those of farfield.
     """
 
     name: str
@@ -88,6 +92,18 @@ class Experiment:
     quick: dict[str, Any] = field(default_factory=dict)
     resumable: bool = False
     data: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+def missing(experiment: Experiment) -> str | None:
+    """What an experiment reads and is not here, with the way to get it; None if it can run."""
+    for dataset in experiment.data:
+        if not is_here(dataset):
+            return f"needs the files of {dataset}: farfield data fetch {dataset}"
+    for package in experiment.packages:
+        if importlib.util.find_spec(package) is None:
+            return f"needs the package {package}: pip install {package.replace('_', '-')}"
+    return None
 
 
 def run_experiment(

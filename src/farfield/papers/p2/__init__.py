@@ -1,7 +1,7 @@
-"""P2: activation and normalisation drive Gram matrices to the identity, at initialisation.
+"""P2: activation and normalisation drive Gram matrices to the identity; what training leaves of that.
 
-Holds: one module per figure or table that needs no training. May import: everything below papers.
-Never: reads data.
+Holds: one module per figure or table. May import: everything below papers, and transformers in one place.
+Never: fetches data or weights.
 """
 
 from __future__ import annotations

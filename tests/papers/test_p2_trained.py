@@ -1,0 +1,198 @@
+"""P2's figures on images: what is measured layer by layer, the correlation with β, and that claims can fail."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farfield.data import is_here
+from farfield.errors import InvalidValueError
+from farfield.geometry import gram, isometry_gap
+from farfield.nn import MLP
+from farfield.papers.p2 import fig2, fig7, figC4
+from farfield.papers.p2._correlation import chance, pearson, ranks, spearman
+from farfield.papers.p2._trained import Stages, floor, images, network, stages, taken_apart
+
+
+def net(activation="relu", width=40, depth=3, seed=0):
+    return network(12, activation, width, depth, seed)
+
+
+def batch(n=6, seed=1):
+    return torch.randn(n, 12, generator=torch.Generator().manual_seed(seed)) + 0.5
+
+
+# ------------------------------------------------------------------ gaps through the layers
+
+
+def by_hand(model, x):
+    """The same gaps with numpy's determinant, one operation after the other."""
+
+    def gap(h):
+        g = h @ h.T
+        return np.log(np.trace(g) / len(g)) - np.linalg.slogdet(g)[1] / len(g)
+
+    h = x.double().numpy()
+    found = [gap(h)]
+    weights = [m.weight.detach().double().numpy() for m in model if isinstance(m, torch.nn.Linear)][:-1]
+    for w in weights:
+        h = h @ w.T
+        found.append(gap(h))
+        h = np.maximum(h, 0)
+        found.append(gap(h))
+        h = h - h.mean(1, keepdims=True)
+        found.append(gap(h))
+        h = h / np.sqrt((h * h).mean(1, keepdims=True) + 1e-5)
+        found.append(gap(h))
+    return np.array(found)
+
+
+def test_stages_are_the_gaps_after_linear_activation_centring_and_projection():
+    model, x = net(), batch()
+    found = stages(model, x)
+    at, curve = found.curve()
+    assert np.allclose(curve.numpy(), by_hand(model, x), rtol=1e-9)
+    assert at.tolist() == [k / 4 for k in range(13)]
+    assert torch.equal(found.norms, curve[4::4])
+    assert torch.allclose(found.raised("norm"), found.raised("centring") + found.raised("projection"))
+
+
+def test_a_network_with_its_parts_in_another_order_is_told_apart():
+    model, x = net(), batch()
+    other = MLP(
+        12, 10, width=40, depth=3, norm="layer", order="pre", parametrization="mean_field",
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    wrong = torch.cat([torch.zeros(1).double(), stages(other, x).gaps.flatten()])
+    assert not np.allclose(wrong[1:].numpy(), by_hand(model, x)[1:], rtol=1e-3)
+
+
+def test_taken_apart_is_the_same_function_and_the_model_stays_as_it_was():
+    model, x = net("tanh"), batch()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    assert torch.allclose(taken_apart(model)(x), torch.nn.Sequential(*list(model)[:-1])(x), atol=1e-6)
+    stages(model, x)
+    after = model.state_dict()
+    assert all(after[k].dtype == torch.float32 and torch.equal(after[k], v) for k, v in before.items())
+
+
+def test_as_many_rows_as_features_are_refused():
+    with pytest.raises(InvalidValueError, match="fewer rows"):
+        stages(net(width=6), batch(6))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["relu", "tanh", "sigmoid", "gelu"]), st.floats(0.01, 10.0))
+def test_no_projection_raises_the_gap(seed, name, scale):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.exp(torch.randn(6, 1, generator=generator))
+    found = stages(net(name, seed=seed), scale * lengths * batch(seed=seed))
+    assert float(found.raised("projection").max()) < 1e-9
+
+
+def test_centring_can_raise_it():
+    """Two rows that differ most in their means: centring takes away what tells them apart."""
+    x = torch.tensor([[1.2, 1.0, 0.8, 1.01], [1.0, 0.0, -1.0, 0.0]], dtype=torch.float64)
+    before, after = (isometry_gap(gram(h)) for h in (x, x - x.mean(1, keepdim=True)))
+    assert after > before + 0.5
+
+
+def test_the_floor_is_the_gap_of_gaussian_rows():
+    x = torch.randn(300, 700, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert abs(float(isometry_gap(gram(x))) / floor(300, 700) - 1) < 0.03
+    assert abs(float(isometry_gap(gram(x))) / floor(300, 600) - 1) > 0.1
+
+
+def test_networks_of_a_seed_share_their_weights():
+    one, two = net("tanh"), net("gelu")
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "colours"), [("mnist", 1), ("cifar10", 3)])
+def test_images_are_standardised_by_colour_and_held_out_ones_are_others(name, colours):
+    if not is_here(name):
+        pytest.skip(f"needs the files of {name}: farfield data fetch {name}")
+    data = images(name, rows=400, held_out=50, seed=3)
+    each = data.x.reshape(400, -1, colours)
+    assert torch.allclose(each.mean((0, 1)), torch.zeros(colours), atol=1e-4)
+    assert torch.allclose(each.std((0, 1)), torch.ones(colours), atol=1e-3)
+    assert data.held_out.shape == (50, data.x.shape[1]) and data.held_out_y.shape == (50,)
+    assert float(torch.cdist(data.held_out, data.x).min()) > 0.1
+    assert 0.02 < float((data.y == 3).double().mean()) < 0.25
+
+
+# ------------------------------------------------------------------ correlation
+
+
+@given(st.lists(st.integers(-5, 5), min_size=3, max_size=9), st.integers(0, 99))
+def test_correlations_are_scipys(values, seed):
+    x = torch.tensor(values, dtype=torch.float64)
+    y = torch.randn(len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert np.allclose(ranks(x).numpy(), scipy.stats.rankdata(values) - 1)
+    if len(set(values)) > 1:
+        assert np.isclose(float(pearson(x, y)), scipy.stats.pearsonr(x, y).statistic, atol=1e-12)
+        assert np.isclose(float(spearman(x, y)), scipy.stats.spearmanr(x, y).statistic, atol=1e-12)
+
+
+def test_ranks_without_ties_would_be_caught():
+    x = torch.tensor([1.0, 1.0, 2.0])
+    assert ranks(x).tolist() == [0.5, 0.5, 2.0] and x.argsort().argsort().tolist() != [0.5, 0.5, 2.0]
+
+
+def test_chance_counts_the_orders_that_do_as_well():
+    x = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
+    assert chance(x, 3 * x + 1) == pytest.approx(1 / 24)
+    assert chance(x, -x) == 1.0
+
+
+# ------------------------------------------------------------------ claims can fail
+
+
+def trace(gaps, start=2.0):
+    return Stages(start, torch.tensor(gaps, dtype=torch.float64))
+
+
+good = trace([[1.9, 1.8, 1.6, 1.5], [1.4, 1.2, 1.0, 0.5]])
+
+
+def test_fig2_says_when_a_norm_raises_the_gap():
+    assert all(v.holds for v in fig2._norm_verdicts("x", [good, good]))
+    bad = trace([[1.9, 1.8, 1.6, 1.65], [1.4, 1.2, 1.3, 1.7]])
+    assert [v.holds for v in fig2._norm_verdicts("x", [good, bad])] == [False, False, False]
+    # Centring may raise it, if projection makes up for that.
+    mixed = trace([[1.9, 1.8, 1.9, 1.5], [1.4, 1.2, 1.3, 0.5]])
+    assert [v.holds for v in fig2._norm_verdicts("x", [mixed])] == [True, True, True]
+
+
+def test_figC4_says_when_a_layer_raises_the_gap():
+    assert [v.holds for v in figC4.verdicts("x", [good, good, good])] == [True, True, True]
+    bad = trace([[1.9, 1.8, 1.6, 1.5], [2.4, 2.2, 1.9, 1.8]])
+    assert [v.holds for v in figC4.verdicts("x", [bad, bad, bad])] == [False, False, True]
+
+
+def test_fig7_finds_the_correlation_that_is_there_and_not_the_opposite():
+    betas = torch.tensor([1.02, 1.03, 1.06, 1.07, 1.2, 1.27, 1.28], dtype=torch.float64)
+    noise = 0.003 * torch.randn(5, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    epochs = torch.linspace(0, 1, 4, dtype=torch.float64)
+    losses = 2.0 - epochs * betas[:, None] + noise
+    assert all(v.holds for v in fig7.verdicts(betas, losses))
+    assert not any(v.holds for v in fig7.verdicts(betas, 2.0 + epochs * betas[:, None] + noise))
+
+
+def test_settings_of_the_figures_say_what_their_descriptions_say():
+    """Sizes stand in the text as well: they must not drift apart."""
+    two, seven = fig2.EXPERIMENT, fig7.EXPERIMENT
+    assert (
+        two.settings["epochs"] == 5
+        and "five epochs" in two.description
+        and len(two.settings["activations"]) == 3
+    )
+    s = seven.settings
+    assert (
+        f"{s['rows']:,} of the images" in seven.description
+        and f"ten layers of {s['width']}" in seven.description
+    )
+    assert s["epochs"] == s["depth"] == 10 and f"{s['rows'] // s['batch_size']} steps" in seven.description
