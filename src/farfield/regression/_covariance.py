@@ -65,7 +65,7 @@ class Work:
         return min(
             _SIDE,
             engines.tile_height(
-                memory=self.memory, bytes_per_entry=_BYTES, workers=self._workers(), cache=None
+                memory=self.memory, bytes_per_entry=_BYTES, workers=self.engine.sharing, cache=None
             ),
         )
 
@@ -77,13 +77,10 @@ class Work:
                 max(columns, 1),
                 memory=self.memory,
                 bytes_per_entry=_BYTES,
-                workers=self._workers(),
+                workers=self.engine.sharing,
                 cache=None,
             ),
         )
-
-    def _workers(self) -> int:
-        return int(getattr(self.engine, "workers", 1))
 
 
 def resolve(kernel: NetworkKernel | Covariance, kind: str) -> tuple[Covariance, NetworkKernel | None]:
