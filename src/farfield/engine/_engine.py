@@ -60,6 +60,11 @@ class Engine(ABC):
         """
         return 1
 
+    @property
+    def memories(self) -> int:
+        """How many processes with memory of their own there are to keep things in: see :meth:`resident`."""
+        return 1
+
     @abstractmethod
     def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Results of a task, in the order of the items.

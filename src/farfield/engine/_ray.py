@@ -56,6 +56,11 @@ class RayEngine(Engine):
                 f"workers={self.workers}, threads={self.threads}, retries={self.retries}."
             )
 
+    @property
+    def memories(self) -> int:
+        """All workers; connects. See :attr:`Engine.memories`."""
+        return self._places(self._connect())
+
     def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Results of a task, in the order of the items. See :meth:`Engine.run`.
 
@@ -70,7 +75,7 @@ class RayEngine(Engine):
             return _name(task, item), call.remote(shared, pack(item, cluster.pickler()))
 
         # Through map, because a variable of a for-loop would keep the last item alive.
-        yield from self._in_order(ray, map(submit, items), self._limit(ray), stop=True)
+        yield from self._in_order(ray, map(submit, items), self._limit(ray))
 
     def resident(
         self, prepare: Callable[[Item], Callable[[Argument], Result]], items: Iterable[Item]
@@ -112,7 +117,7 @@ class RayEngine(Engine):
         return places if spare else 2 * places
 
     def _in_order(
-        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: int, *, stop: bool
+        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: int
     ) -> Generator[Any, None, None]:
         pending: deque[tuple[object, Any]] = deque()
 
@@ -131,7 +136,7 @@ class RayEngine(Engine):
                 yield oldest()
         finally:
             # Reached by an error, an interrupt and a closed generator too.
-            if stop and pending and ray.is_initialized():
+            if pending and ray.is_initialized():
                 _stop(ray, [reference for _, reference in pending])
 
     def _taken(self, ray: Any, reference: Any, name: object) -> Any:
@@ -181,7 +186,7 @@ class _KeptInActors(Resident[Item, Argument, Result]):
 
         # An owner's turn comes every second or, at the ends of a sweep, twice in a row: more must wait than for run.
         numbers = map(submit, range(len(self.items)))
-        return self._engine._in_order(self._ray, numbers, 4 * len(self._actors), stop=False)
+        return self._engine._in_order(self._ray, numbers, 4 * len(self._actors))
 
     def close(self) -> None:
         """End the actors."""
