@@ -25,7 +25,7 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 _GRACE = 10.0
-"""Seconds that cancelled tasks have to end."""
+"""Seconds that tasks under way have to end, once their results are not wanted."""
 
 
 @final
@@ -135,9 +135,10 @@ class RayEngine(Engine):
             while pending:
                 yield oldest()
         finally:
-            # Reached by an error, an interrupt and a closed generator too.
+            # Reached by an error, an interrupt and a closed generator too: what was submitted ends before another
+            # run uses the same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
             if pending and ray.is_initialized():
-                _stop(ray, [reference for _, reference in pending])
+                ray.wait([reference for _, reference in pending], num_returns=len(pending), timeout=_GRACE)
 
     def _taken(self, ray: Any, reference: Any, name: object) -> Any:
         try:
@@ -241,10 +242,3 @@ def ray(
 def _name(task: Callable[[Any], Any], item: object) -> object:
     named = getattr(task, "named", None)
     return item if named is None else named(item)
-
-
-def _stop(ray: Any, references: list[Any]) -> None:
-    """Cancel tasks and wait until they have ended, so that none writes to a checkpoint that is used again."""
-    for reference in references:
-        ray.cancel(reference)
-    ray.wait(references, num_returns=len(references), timeout=_GRACE)

@@ -17,7 +17,7 @@ from farfield import engine as engines
 from farfield.data import Piece, Source, map_piece, parquet_pieces, read_piece
 from farfield.errors import InvalidValueError
 from farfield.regression import _bounds as bounds
-from farfield.regression._covariance import Covariance, Work, multiply
+from farfield.regression._covariance import Covariance, Work, checked, multiply
 from farfield.regression._nystrom import Accumulate, Nystrom, NystromPosterior, Sums, add_sums
 from farfield.regression._posterior import Posterior
 
@@ -94,9 +94,20 @@ def stream_parquet(
     model._tabulate()
     checkpoint = None
     if resume is not None:
-        checkpoint = engines.Checkpoint(resume, engines.fingerprint("nystrom", task, pieces))
+        sums = task.accumulate
+        key = engines.fingerprint(
+            "nystrom", _identity(sums.kernel, sums.landmarks), sums.landmarks, sums.dtype, sums.chunk,
+            task.inputs, names, single, pieces,
+        )  # fmt: skip
+        checkpoint = engines.Checkpoint(resume, key)
     total = engines.engine(engine).reduce(task, pieces, add_sums, checkpoint=checkpoint, progress=progress)
     return model._take(total)
+
+
+def _identity(kernel: Covariance, points: Tensor) -> Tensor:
+    """A kernel by its values: it may hold functions, which have no content to compare."""
+    with torch.no_grad():
+        return checked(kernel, points[:16])
 
 
 @dataclass(frozen=True)
@@ -193,7 +204,10 @@ def predict_parquet(
     pieces = parquet_pieces(source, (*inputs, *carry), rows=rows)
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    note = engines.fingerprint(predict, tuple(inputs), tuple(carry))
+    note = engines.fingerprint(
+        "predict", _identity(posterior.kernel, points), points, weights, energy, predict.memory,
+        tuple(inputs), tuple(carry),
+    )  # fmt: skip
     task = _PredictPiece(predict, tuple(inputs), tuple(carry), str(folder), note)
     done = engines.engine(engine).map(task, list(enumerate(pieces)), progress=progress)
     return tuple(Path(path) for _, path in done)
