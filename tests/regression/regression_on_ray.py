@@ -49,15 +49,15 @@ class DiesOnce:
 
 
 def settings(**more):
-    return {"noise": 1e-2, "solver": "pcg", "rank": 40, "tolerance": 1e-8, **more}
+    return {"noise": 0.1, "solver": "pcg", "rank": 40, "tolerance": 1e-6, **more}
 
 
 def test_conjugate_gradients(cluster):
-    x, y = data(600, 4, k=3)
+    x, y = data(400, 4, k=2)
     here = fit(network(), x, y, **settings())
     for keep in (False, True):
         there = fit(network(), x, y, engine=cluster, keep_tiles=keep, **settings())
-        assert identical(here.weights, there.weights) and there.residual <= 1e-8
+        assert identical(here.weights, there.weights) and there.residual <= 1e-6
     q = queries(50, 4)
     assert identical(here.mean(q), there.mean(q)) and identical(here.variance(q[:4]), there.variance(q[:4]))
     q.requires_grad_()
@@ -70,7 +70,7 @@ class StopError(Exception):
 
 
 def test_conjugate_gradients_go_on(cluster, tmp_path):
-    x, y = data(600, 4)
+    x, y = data(400, 4)
     here = fit(network(), x, y, **settings())
     checkpoint = Checkpoint(tmp_path, fingerprint("pcg"))
 

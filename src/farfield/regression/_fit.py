@@ -82,6 +82,7 @@ def fit(
     keep_tiles
         For ``"pcg"``: compute the tiles of the matrix once and keep them with the engine's workers, 4n² bytes over
         all of them, instead of computing them anew in every step. The result is the same to the last bit.
+        They are dropped at the end: later solves, for variances, compute theirs.
     engine
         Where kernel tiles run: ``"auto"``, ``"local"``, ``"ray"`` or an :class:`farfield.engine.Engine`. The result
         is the same to the last bit if tasks compute with as many torch threads.
@@ -150,8 +151,9 @@ def fit(
             )  # fmt: skip
             weights = system.solve(targets, tolerance)
             product = system.product(weights)
-            # Later solves, for variances, are no part of the run that the checkpoint and the callback follow.
-            system = dataclasses.replace(system, checkpoint=None, progress=None)
+            # Later solves, for variances, are no part of the run that the checkpoint and the callback follow, and
+            # have no use for tiles that must first be kept.
+            system = dataclasses.replace(system, keep=False, checkpoint=None, progress=None)
     residual = _residual(targets, weights, product, system.shift)
     single = y.dim() == 1
     energy = (weights * product).sum(0)
