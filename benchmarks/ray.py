@@ -33,7 +33,7 @@ from farfield.report._data import plain
 
 TASKS = ("product", "solve", "weak")
 FULL: dict[str, Any] = {"n": 20_000, "rank": 1000, "rounds": 3, "weak_tiles": 24, "side": 2048}
-QUICK: dict[str, Any] = {"n": 3000, "rank": 100, "rounds": 2, "weak_tiles": 6, "side": 1024}
+QUICK: dict[str, Any] = {"n": 1000, "rank": 100, "rounds": 2, "weak_tiles": 4, "side": 512}
 D, DEPTH, BIAS_VAR, NOISE, TOLERANCE = 9, 2, 0.1, 1e-2, 1e-6
 WORKERS = 2
 TARGETS = {"product": 1.2, "solve": 1.25, "weak": 0.9}

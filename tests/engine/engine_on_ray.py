@@ -209,6 +209,9 @@ def test_more_than_the_store_holds(cluster):
     batches = (torch.full((size,), float(i), dtype=torch.float64) for i in range(6))
     total = cluster.stream(batches, lambda batch: batch * 2, add_in_place)
     assert identical(total, torch.full((size,), 30.0, dtype=torch.float64))
+    from ray._private.internal_api import memory_summary
+
+    assert "Spilled" in memory_summary(stats_only=True), "the store was not full"
 
 
 KILLED = """
@@ -254,6 +257,22 @@ def test_a_killed_driver_goes_on(cluster, tmp_path):
     out = cluster.fill(empty(), Logged(task, file=again), COVER, symmetric=True, checkpoint=checkpoint)
     assert sorted(lines(again) + finished) == sorted(map(str, COVER))
     assert identical(out, local().fill(empty(), task, COVER, symmetric=True))
+
+
+def test_a_command_joins_the_cluster_of_the_environment(cluster, tmp_path):
+    import ray as library
+
+    (tmp_path / "x.csv").write_text("1,2\n3,4\n5,7\n")
+    told = {**os.environ, "RAY_ADDRESS": library.get_runtime_context().gcs_address}
+    told.pop("FARFIELD_CHECK_SHAPES", None)
+    here, there = (
+        subprocess.run(
+            [sys.executable, "-m", "farfield", "kernel", "x.csv", "--json", "--engine", name],
+            env=told, cwd=tmp_path, capture_output=True, text=True, check=True,
+        ).stdout
+        for name in ("local", "ray")
+    )  # fmt: skip
+    assert here == there and '"values"' in here
 
 
 def test_the_cluster_is_used_as_it_is(cluster):
