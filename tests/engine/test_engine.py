@@ -31,11 +31,13 @@ from farfield.engine import (
     Checkpoint,
     Engine,
     LocalEngine,
+    RayEngine,
     TaskError,
     Tile,
     engine,
     fingerprint,
     local,
+    ray,
     tiles,
 )
 from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
@@ -434,8 +436,7 @@ def test_engines_by_name():
     assert engine() == engine("auto") == engine("local") == local() == LocalEngine(1)
     three = local(3)
     assert engine(three) is three
-    with pytest.raises(InvalidValueError, match="'ray' is planned and not built yet"):
-        engine("ray")
+    assert engine("ray") == ray() == RayEngine()
     with pytest.raises(UnknownNameError, match="Did you mean 'local'"):
         engine("locale")
     with pytest.raises(InvalidValueError, match="at least one worker"):

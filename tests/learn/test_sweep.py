@@ -139,3 +139,12 @@ def test_names_and_emptiness():
     found = sweep({"line": LinearRegression()}, ["no such table"], seeds=[0])
     assert UnknownNameError.__name__ in (found.failed[0].error or "")
     assert isinstance(found, Sweep)
+
+
+def test_parquet_has_every_run_and_where_it_came_from(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    found = sweep({"broken": Broken(), "line": LinearRegression()}, {"wave": wave}, seeds=[0, 1])
+    table = parquet.read_table(found.save(tmp_path / "sweep.parquet"))
+    assert table.column("error").to_pylist() == [run.error for run in found.runs]
+    assert table.column("far").to_pylist()[1] == found.runs[1].far
+    assert json.loads(table.schema.metadata[b"farfield"]) == found.origin

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farfield.audit._parquet import read_parquet
+from farfield.data._records import read_records
 from farfield.errors import InvalidValueError
 
 __all__ = ["SUFFIXES", "ModelEntry", "read_registry"]
@@ -124,7 +124,7 @@ def _rows(table: Path) -> Sequence[Any]:
         raise InvalidValueError(f"There is no registry {str(table)!r}.")
     try:
         if table.suffix == ".parquet":
-            return read_parquet(table)
+            return read_records(table)
         with table.open(encoding="utf-8-sig", newline="") as lines:
             if table.suffix == ".csv":
                 return [dict(row) for row in csv.DictReader(lines)]

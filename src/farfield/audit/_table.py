@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from farfield.audit._parquet import can_write_parquet, write_parquet
+from farfield.data._records import can_write_records, write_records
 
 __all__ = ["AuditRow", "AuditTable"]
 
@@ -142,8 +142,8 @@ class AuditTable:
         text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
         lines.write_text(text, encoding="utf-8", newline="\n")
         run.write_text(json.dumps(self.run(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        if not can_write_parquet():
+        if not can_write_records():
             return lines, run
         table = place / "audits.parquet"
-        write_parquet(table, rows, _KINDS, self.run())
+        write_records(table, rows, _KINDS, self.run())
         return lines, table, run

@@ -41,10 +41,14 @@ def kernel(
     bias_var: Annotated[float, typer.Option(help="σ_b² of every layer.")] = 0.1,
     grid: Annotated[str, typer.Option(help="Ends of the grid: --grid=-25,25.")] = "-25,25",
     points: Annotated[int | None, typer.Option(help="Points of the grid; 11, or 101 with --plot.")] = None,
+    engine: Annotated[
+        Literal["auto", "local", "ray"], typer.Option(help="Where tiles run; the result is the same.")
+    ] = "auto",
     plot: Annotated[Path | None, typer.Option(help="Write a heat map to this .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: inputs, matrix and bounds.")] = False,
 ) -> None:
     """NNGP or NTK of a fully connected network of infinite width, and the supremum of its diagonal."""
+    from farfield.engine import bar
     from farfield.kernels import mlp
 
     network = mlp(
@@ -57,7 +61,8 @@ def kernel(
         bias_var=bias_var,
     )
     x = _grid(grid, points or (101 if plot else 11)) if data is None else _read(data)
-    matrix = network.function(kind)(x)
+    with bar("kernel") as progress:
+        matrix = network.function(kind)(x, engine=engine, progress=progress)
     facts = {
         "kind": kind,
         "network": {

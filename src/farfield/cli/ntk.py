@@ -45,6 +45,9 @@ def ntk(
     resume: Annotated[
         Path | None, typer.Option(help="Folder for finished tiles: run again to go on after a stop.")
     ] = None,
+    engine: Annotated[
+        Literal["auto", "local", "ray"], typer.Option(help="Where tiles run; the result is the same.")
+    ] = "auto",
     plot: Annotated[
         Path | None, typer.Option(help="Draw spectrum and kernel to this .png or .svg file.")
     ] = None,
@@ -75,7 +78,7 @@ def ntk(
     with bar("tangent kernel") as progress:
         kernel = empirical_ntk(
             model, x, outputs=chosen, parameters=parameters, method=method, memory=memory, out=out, resume=resume,
-            progress=progress,
+            engine=engine, progress=progress,
         )  # fmt: skip
     if out is not None:
         typer.echo(f"wrote {out}", err=True)

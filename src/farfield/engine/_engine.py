@@ -14,6 +14,7 @@ from torch import Tensor
 
 from farfield.engine._checkpoint import Checkpoint
 from farfield.engine._fill import as_matrix, check_tiles, write_tile
+from farfield.engine._resident import KeptHere, Resident
 from farfield.engine._task import NumberedBatches, NumberedTask, TrackedTask
 from farfield.engine._tile import Tile
 from farfield.engine._tree import PairwiseTree
@@ -22,6 +23,7 @@ from farfield.errors import InvalidValueError
 __all__ = ["Engine", "Progress"]
 
 Item = TypeVar("Item")
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -39,7 +41,8 @@ class Engine(ABC):
     A task that raises ends the run with :class:`TaskError`, which names the item. What was finished by then is in the
     checkpoint, if there is one.
 
-    A subclass implements :meth:`run` and nothing else.
+    A subclass implements :meth:`run`. It overrides :meth:`resident` if its workers are other processes, and
+    :attr:`sharing` if several tasks run in this one.
 
     Examples
     --------
@@ -48,6 +51,20 @@ class Engine(ABC):
     [(-1, 1), (2, 2)]
     """
 
+    @property
+    def sharing(self) -> int:
+        """How many tasks at once share the memory of the calling process, and so a budget for it.
+
+        1 where workers have memory of their own: the budget is then each worker's, and sizes that follow from it
+        are the same as for one task after the other.
+        """
+        return 1
+
+    @property
+    def memories(self) -> int:
+        """How many processes with memory of their own there are to keep things in: see :meth:`resident`."""
+        return 1
+
     @abstractmethod
     def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Results of a task, in the order of the items.
@@ -55,6 +72,30 @@ class Engine(ABC):
         Takes an item only when there is room for its result, so ``items`` may be endless. Closing the iterator stops
         the work; an error of the task ends it and passes through.
         """
+
+    def resident(
+        self, prepare: Callable[[Item], Callable[[Argument], Result]], items: Iterable[Item]
+    ) -> Resident[Item, Argument, Result]:
+        """Items that are prepared once and called with one argument after the other, where they were prepared.
+
+        For iterations: the tiles of a matrix stay with their workers, and a vector goes there and comes back.
+
+        Parameters
+        ----------
+        prepare
+            A picklable callable of one item that gives a callable of one argument, whose result depends on item and
+            argument alone. Not to be written to: the argument, and what ``prepare`` holds.
+        items
+            Any number.
+
+        Examples
+        --------
+        >>> from farfield.engine import local
+        >>> with local().resident(lambda power: lambda base: base**power, [1, 2, 3]) as powers:
+        ...     list(powers.run(2)), list(powers.run(10))
+        ([2, 4, 8], [10, 100, 1000])
+        """
+        return KeptHere(self.run, prepare, tuple(items))
 
     @final
     def map(

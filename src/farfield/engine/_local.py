@@ -8,9 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar, final
 
-import torch
-
 from farfield.engine._engine import Engine
+from farfield.engine._here import Here
 from farfield.engine._memory import pending_limit
 from farfield.errors import InvalidValueError
 
@@ -39,6 +38,11 @@ class LocalEngine(Engine):
         if self.workers < 1:
             raise InvalidValueError(f"There is at least one worker, got workers={self.workers}.")
 
+    @property
+    def sharing(self) -> int:
+        """All workers. See :attr:`Engine.sharing`."""
+        return self.workers
+
     def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Results of a task, in the order of the items. See :meth:`Engine.run`.
 
@@ -66,7 +70,7 @@ def _one_by_one(task: Callable[[Item], Result], items: Iterable[Item]) -> Genera
 def _in_threads(
     workers: int, task: Callable[[Item], Result], items: Iterable[Item]
 ) -> Generator[Result, None, None]:
-    run = _as_here(task)
+    run = Here.now().around(task)
     pending: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="farfield")
 
@@ -83,14 +87,3 @@ def _in_threads(
     finally:
         # Reached by an error, an interrupt and a closed generator too: what waits is dropped, what runs may end.
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _as_here(task: Callable[[Item], Result]) -> Callable[[Item], Result]:
-    """The task under the gradient mode of the calling thread, which new threads do not inherit."""
-    gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-
-    def run(item: Item) -> Result:
-        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
-            return task(item)
-
-    return run

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from farfield.engine._engine import Engine
 from farfield.engine._local import local
-from farfield.errors import InvalidValueError, UnknownNameError
+from farfield.engine._ray import ray
+from farfield.errors import UnknownNameError
 
 __all__ = ["engine"]
 
 
 def engine(name: str | Engine = "auto") -> Engine:
-    """The engine of a name: ``"local"``, or ``"auto"``, which is local too. An engine is returned as it is.
+    """The engine of a name. An engine is returned as it is.
+
+    ``"local"`` is this machine, in the calling thread. ``"ray"`` is :func:`ray` with its defaults: the cluster of the
+    environment's ``RAY_ADDRESS``, or one started on this machine. ``"auto"`` is local: work leaves the process only
+    where that is asked for, and on one machine nothing is faster.
 
     Examples
     --------
@@ -22,7 +27,5 @@ def engine(name: str | Engine = "auto") -> Engine:
     if name in ("auto", "local"):
         return local()
     if name == "ray":
-        raise InvalidValueError(
-            "The engine 'ray' is planned and not built yet. Use engine='local': on one machine nothing is faster."
-        )
-    raise UnknownNameError("engine", str(name), ["auto", "local"])
+        return ray()
+    raise UnknownNameError("engine", str(name), ["auto", "local", "ray"])

@@ -51,17 +51,22 @@ class TrackedTask(Generic[Item, Result]):
 
     task: Callable[[Item], Result]
     checkpoint: Checkpoint | None = None
+    name: Callable[[Item], object] | None = None
 
     def __call__(self, item: Item) -> Result:
         """The result of an item."""
         if self.checkpoint is None:
-            return _call(self.task, item, item)
+            return _call(self.task, item, self.named(item))
         found: Result | object = self.checkpoint.load(item, _ABSENT)
         if found is not _ABSENT:
             return found  # type: ignore[return-value]
-        result = _call(self.task, item, item)
+        result = _call(self.task, item, self.named(item))
         self.checkpoint.save(item, result)
         return result
+
+    def named(self, item: Item) -> object:
+        """What an error calls the item."""
+        return item if self.name is None else self.name(item)
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,10 @@ class NumberedTask(Generic[Item, Result]):
     def __call__(self, numbered: tuple[int, Item]) -> Result:
         """The result of a batch."""
         return _call(self.task, numbered[1], numbered[0])
+
+    def named(self, numbered: tuple[int, Item]) -> object:
+        """What an error calls the batch."""
+        return numbered[0]
 
 
 class NumberedBatches(Generic[Item]):

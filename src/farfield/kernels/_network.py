@@ -107,7 +107,7 @@ class NetworkKernel:
             Inputs, one a row; ``x2`` defaults to ``x1``, and then half the entries are computed and the
             diagonal is exact.
         engine
-            Where tiles run: ``"auto"``, ``"local"`` or an :class:`farfield.engine.Engine`.
+            Where tiles run: ``"auto"``, ``"local"``, ``"ray"`` or an :class:`farfield.engine.Engine`.
         memory
             Budget for temporaries, beside the result itself.
         out
@@ -336,7 +336,9 @@ class NetworkKernel:
         return tuple(float(t.detach()) for t in _tensors(self.layers))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: self.__dict__[k] for k in ("layers", "compress", "tolerance")}
+        # With the tables: a task that goes to a worker would fit them there anew.
+        kept = ("layers", "compress", "tolerance", "_tables", "_origins")
+        return {k: self.__dict__[k] for k in kept if k in self.__dict__}
 
 
 @dataclass(frozen=True)

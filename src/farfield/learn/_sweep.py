@@ -22,6 +22,7 @@ from farfield._intervals import mean_interval
 from farfield._provenance import provenance
 from farfield._typing import JSON
 from farfield.data import Dataset
+from farfield.data._records import write_records
 from farfield.engine import Checkpoint, Engine, Progress, fingerprint
 from farfield.engine import engine as resolve
 from farfield.errors import InvalidValueError
@@ -31,6 +32,10 @@ __all__ = ["Sweep", "SweepRun", "sweep"]
 
 Array = NDArray[np.float64]
 Source = Dataset | Callable[[int], Dataset]
+_KINDS: dict[str, type] = {
+    "dataset": str, "model": str, "seed": int, "rows": int, "near": float, "far": float, "near_r2": float,
+    "far_r2": float, "worst": float, "worst_blown_up": float, "fit_cpu_seconds": float, "error": str,
+}  # fmt: skip
 Key = tuple[str, str, int, str]
 """Dataset, model, seed, and a digest of what else the run depends on."""
 
@@ -113,12 +118,18 @@ class Sweep:
         return {f.name: [getattr(run, f.name) for run in self.runs] for f in dataclasses.fields(SweepRun)}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write JSON, whole or not at all."""
+        """Write JSON, or to a ``.parquet`` file one row a run and the rest as metadata (extra ``data``).
+
+        Whole or not at all.
+        """
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(target.name + ".part")
-        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        part.write_text(text + "\n", encoding="utf-8")
+        if target.suffix == ".parquet":
+            write_records(part, [asdict(run) for run in self.runs], _KINDS, self.origin)
+        else:
+            text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+            part.write_text(text + "\n", encoding="utf-8")
         part.replace(target)
         return target
 

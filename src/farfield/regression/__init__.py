@@ -1,7 +1,7 @@
 """Regression with a kernel: exact, iterated or streamed, with bounds that hold for every input.
 
 Holds: covariances, fits and their posteriors, gradient flow, Nyström, Lanczos, output bounds.
-May import: kernels, engine, geometry, gaussian, errors, _typing. Never: builds a kernel, or sets a seed of torch's.
+May import: kernels, engine, data, geometry, errors, _typing. Never: builds a kernel, or sets a seed of torch's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from farfield.regression._covariance import Covariance
 from farfield.regression._fit import fit
 from farfield.regression._flow import GradientFlow, gradient_flow
 from farfield.regression._nystrom import Nystrom, NystromPosterior
+from farfield.regression._parquet import predict_parquet, stream_parquet
 from farfield.regression._pivoted import landmarks
 from farfield.regression._posterior import Posterior
 
@@ -22,4 +23,6 @@ __all__ = [
     "fit",
     "gradient_flow",
     "landmarks",
+    "predict_parquet",
+    "stream_parquet",
 ]

@@ -13,6 +13,7 @@ from farfield.regression._covariance import Covariance
 
 __all__ = [
     "BOUNDS",
+    "at",
     "check_supremum",
     "crude",
     "eigenvalue",
@@ -80,6 +81,11 @@ def rkhs(supremum: float, energy: Tensor) -> Tensor:
     if math.isinf(supremum):
         return torch.where(energy > 0, math.inf, 0.0).to(energy)
     return _up((supremum * energy).sqrt())
+
+
+def at(diagonal: Tensor, energy: Tensor) -> Tensor:
+    """‖f‖√k(x,x) for every input and output, from k(x,x) and ‖f‖²."""
+    return (diagonal.clamp(min=0)[:, None] * energy).sqrt() * (1 + 1e-14)
 
 
 def eigenvalue(supremum: float, n: int, smallest: float, shift: float, largest: Tensor) -> Tensor:

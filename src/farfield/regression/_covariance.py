@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -20,6 +21,7 @@ __all__ = [
     "Work",
     "cross",
     "fill",
+    "kept_product",
     "multiply",
     "resolve",
     "symmetric_product",
@@ -65,7 +67,7 @@ class Work:
         return min(
             _SIDE,
             engines.tile_height(
-                memory=self.memory, bytes_per_entry=_BYTES, workers=self._workers(), cache=None
+                memory=self.memory, bytes_per_entry=_BYTES, workers=self.engine.sharing, cache=None
             ),
         )
 
@@ -77,13 +79,10 @@ class Work:
                 max(columns, 1),
                 memory=self.memory,
                 bytes_per_entry=_BYTES,
-                workers=self._workers(),
+                workers=self.engine.sharing,
                 cache=None,
             ),
         )
-
-    def _workers(self) -> int:
-        return int(getattr(self.engine, "workers", 1))
 
 
 def resolve(kernel: NetworkKernel | Covariance, kind: str) -> tuple[Covariance, NetworkKernel | None]:
@@ -159,16 +158,52 @@ class _Strip:
     side: int
 
     def __call__(self, start: int) -> Tensor:
-        stop = min(start + self.side, len(self.x))
-        rows, v = self.x[start:stop], self.vectors
-        total = torch.zeros_like(v)
-        total[start:stop] = checked(self.kernel, rows) @ v[start:stop]
-        for left in range(stop, len(self.x), self.side):
-            right = min(left + self.side, len(self.x))
-            tile = checked(self.kernel, rows, self.x[left:right])
+        return _strip_product(_strip_tiles(self.kernel, self.x, start, self.side), start, self.vectors)
+
+
+@dataclass(frozen=True)
+class _KeepStrip:
+    """The tiles of a strip, computed once."""
+
+    kernel: Covariance
+    x: Tensor
+    side: int
+
+    def __call__(self, start: int) -> Callable[[Tensor], Tensor]:
+        with torch.no_grad():
+            return _KeptStrip(tuple(_strip_tiles(self.kernel, self.x, start, self.side)), start)
+
+
+@dataclass(frozen=True)
+class _KeptStrip:
+    tiles: tuple[Tensor, ...]
+    start: int
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return _strip_product(self.tiles, self.start, vectors)
+
+
+def _strip_tiles(kernel: Covariance, x: Tensor, start: int, side: int) -> Iterator[Tensor]:
+    """The tile on the diagonal, then those to its right."""
+    rows = x[start : start + side]
+    yield checked(kernel, rows)
+    for left in range(start + len(rows), len(x), side):
+        yield checked(kernel, rows, x[left : left + side])
+
+
+def _strip_product(tiles: Iterable[Tensor], start: int, v: Tensor) -> Tensor:
+    """What a strip and its mirror image add to a product."""
+    total, left, stop = torch.zeros_like(v), start, start
+    for tile in tiles:
+        right = left + tile.shape[1]
+        if left == start:
+            stop = right
+            total[start:stop] = tile @ v[start:stop]
+        else:
             total[start:stop].addmm_(tile, v[left:right])
             total[left:right].addmm_(tile.mT, v[start:stop])
-        return total
+        left = right
+    return total
 
 
 def _add(left: Tensor, right: Tensor) -> Tensor:
@@ -180,8 +215,23 @@ def symmetric_product(kernel: Covariance, x: Tensor, vectors: Tensor, work: Work
 
     Cost: n²/2 kernel entries and 2n²k operations; memory a tile, and log₂ of the number of strips times n·k.
     """
-    side = min(work.side(), max(64, math.ceil(len(x) / 2)))
+    side = _strip_side(x, work)
     return work.engine.reduce(_Strip(kernel, x, vectors, side), range(0, len(x), side), _add)
+
+
+@contextlib.contextmanager
+def kept_product(kernel: Covariance, x: Tensor, work: Work) -> Iterator[Callable[[Tensor], Tensor]]:
+    """V ↦ K(x, x) V with tiles that are computed once and stay with their workers, the same bits as recomputed.
+
+    Memory: 4n² bytes over all workers.
+    """
+    side = _strip_side(x, work)
+    with work.engine.resident(_KeepStrip(kernel, x, side), range(0, len(x), side)) as strips:
+        yield lambda vectors: strips.reduce(vectors, _add)
+
+
+def _strip_side(x: Tensor, work: Work) -> int:
+    return min(work.side(), max(64, math.ceil(len(x) / 2)))
 
 
 @dataclass(frozen=True)
@@ -204,7 +254,10 @@ def multiply(kernel: Covariance, queries: Tensor, x: Tensor, weights: Tensor, wo
         return weights.new_zeros(0, weights.shape[1])
     height = work.height(len(x))
     task = _Rows(kernel, queries, x, weights, height)
-    return torch.cat([part for _, part in work.engine.map(task, range(0, len(queries), height))])
+    # A gradient does not come back from another process.
+    tracked = torch.is_grad_enabled() and queries.requires_grad
+    engine = engines.local() if tracked else work.engine
+    return torch.cat([part for _, part in engine.map(task, range(0, len(queries), height))])
 
 
 def cross(queries: Tensor, n: int, work: Work, part: Callable[[Tensor], Tensor], *, width: int = 4) -> Tensor:

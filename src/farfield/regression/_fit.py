@@ -41,6 +41,7 @@ def fit(
     precision: Literal["float64", "float32"] = "float64",
     rank: int | Literal["auto"] = "auto",
     iterations: int = 1000,
+    keep_tiles: bool = False,
     engine: str | engines.Engine = "auto",
     memory: int | str = "auto",
     tolerance: float = 1e-6,
@@ -78,10 +79,16 @@ def fit(
         for small n and memory.
     iterations
         Of conjugate gradients, at most.
+    keep_tiles
+        For ``"pcg"``: compute the tiles of the matrix once and keep them with the engine's workers, 4n² bytes over
+        all of them, instead of computing them anew in every step. The result is the same to the last bit.
+        They are dropped at the end: later solves, for variances, compute theirs.
     engine
-        Where kernel tiles run.
+        Where kernel tiles run: ``"auto"``, ``"local"``, ``"ray"`` or an :class:`farfield.engine.Engine`. The result
+        is the same to the last bit if tasks compute with as many torch threads.
     memory
-        For everything: matrix, preconditioner, tiles. ``"auto"`` is 60% of the machine's.
+        For everything: matrix, preconditioner, tiles. ``"auto"`` is 60% of the machine's. Workers in other processes
+        have as much each for their tiles.
     tolerance
         Largest relative residual ‖y − (K + sI)α‖/‖y‖ of any output.
     progress
@@ -120,8 +127,12 @@ def fit(
             f"The matrix of {n} inputs in {precision} takes {stored / 1e9:.3g} GB and the memory is "
             f"{room / 1e9:.3g} GB. Pass a larger memory=, precision='float32', solver='pcg', or use Nystrom."
         )
+    runner = engines.engine(engine)
+    if keep_tiles:
+        _check_kept(n, room, runner, solver)
+    # Kept tiles are not taken off: the size of tiles, and with it every bit, would depend on the workers.
     left = max(room - (stored if solver == "cholesky" else 0), 64_000_000)
-    work = Work(engines.engine(engine), min(left, _TILES))
+    work = Work(runner, min(left, _TILES))
     fixed = 0.0 if jitter == "auto" else float(jitter)
     with torch.no_grad():
         if solver == "cholesky" and precision == "float64":
@@ -135,13 +146,14 @@ def fit(
                 else _preconditioner(covariance, x, noise + fixed, rank, left)
             )
             system = TiledSystem(
-                covariance, x, noise + fixed, preconditioner, work, iterations,
+                covariance, x, noise + fixed, preconditioner, work, iterations, keep_tiles,
                 None if solver == "cholesky" else checkpoint, progress,
             )  # fmt: skip
             weights = system.solve(targets, tolerance)
             product = system.product(weights)
-            # Later solves, for variances, are no part of the run that the checkpoint and the callback follow.
-            system = dataclasses.replace(system, checkpoint=None, progress=None)
+            # Later solves, for variances, are no part of the run that the checkpoint and the callback follow, and
+            # have no use for tiles that must first be kept.
+            system = dataclasses.replace(system, keep=False, checkpoint=None, progress=None)
     residual = _residual(targets, weights, product, system.shift)
     single = y.dim() == 1
     energy = (weights * product).sum(0)
@@ -296,6 +308,19 @@ def _check_settings(noise: float, jitter: float | str, tolerance: float, solver:
         raise InvalidValueError(
             "The solver is 'auto', 'cholesky' or 'pcg' and the precision 'float64' or 'float32'; got "
             f"{solver!r} and {precision!r}."
+        )
+
+
+def _check_kept(n: int, room: int, engine: engines.Engine, solver: str) -> None:
+    if solver != "pcg":
+        raise InvalidValueError(
+            "keep_tiles is for conjugate gradients; the solver is Cholesky, which keeps the whole matrix. Pass "
+            "solver='pcg', or leave it out."
+        )
+    if 4 * n * n > room * engine.memories:
+        raise InvalidValueError(
+            f"The upper tiles of {n} inputs take {4 * n * n / 1e9:.3g} GB, and {engine.memories} worker(s) have "
+            f"{room / 1e9:.3g} GB each. Pass keep_tiles=False, a larger memory=, or an engine with more workers."
         )
 
 

@@ -17,7 +17,7 @@ from farfield.regression import _bounds as bounds
 from farfield.regression._covariance import Covariance, Kind, Work, checked, multiply, resolve
 from farfield.regression._data import checked_data
 
-__all__ = ["Nystrom", "NystromPosterior"]
+__all__ = ["Accumulate", "Nystrom", "NystromPosterior", "Sums", "add_sums"]
 
 Sums: TypeAlias = tuple[Tensor, Tensor, Tensor, int]
 """Σφφᵀ (upper blocks), Σφyᵀ of shape (m,) or (m, k), Σy², and how many rows; φ = k(landmarks, x)."""
@@ -82,8 +82,7 @@ class NystromPosterior:
             supremum = bounds.check_supremum(self.kernel.sup_diagonal(), diagonal)
             value = bounds.rkhs(supremum, energy)
             return value if self.weights.dim() == 2 else value[0]
-        own = self.kernel.diagonal(x.to(torch.float64))
-        value = (own[:, None] * energy).sqrt() * (1 + 1e-14)
+        value = bounds.at(self.kernel.diagonal(x.to(torch.float64)), energy)
         return value if self.weights.dim() == 2 else value[:, 0]
 
 
@@ -183,11 +182,11 @@ class Nystrom:
         Batches are reduced one by one and in pairs (:meth:`farfield.engine.Engine.stream`), on any number of
         workers and from a checkpoint; log₂ of their number times m² numbers are held.
         """
+        self._tabulate()
         total = engines.engine(engine).stream(
-            batches, self._task(), _add, checkpoint=checkpoint, progress=progress
+            batches, self._task(), add_sums, checkpoint=checkpoint, progress=progress
         )
-        self._sums = total if self._sums is None else _add(self._sums, total)
-        return self
+        return self._take(total)
 
     def merge(self, other: Nystrom) -> Nystrom:
         """A model that has seen the rows of both, which stay as they are; to rounding, one pass over all rows."""
@@ -200,7 +199,7 @@ class Nystrom:
         for part in (self._total(), other._total()):
             if part is not None:
                 own = (part[0].clone(), part[1].clone(), part[2].clone(), part[3])
-                result._sums = own if result._sums is None else _add(result._sums, own)
+                result._sums = own if result._sums is None else add_sums(result._sums, own)
         return result
 
     def solve(self, noise: float) -> NystromPosterior:
@@ -252,8 +251,16 @@ class Nystrom:
         height = engines.tile_height(columns, memory=self.memory, bytes_per_entry=24, cache=None)
         return min(_CHUNK, height)
 
-    def _task(self) -> _Accumulate:
-        return _Accumulate(self.kernel, self.landmarks, self.dtype, self._chunk())
+    def _task(self) -> Accumulate:
+        return Accumulate(self.kernel, self.landmarks, self.dtype, self._chunk())
+
+    def _tabulate(self) -> None:
+        """Have the kernel make what it keeps, which then goes to workers with it."""
+        checked(self.kernel, self.landmarks[:2].to(self.dtype))
+
+    def _take(self, total: Sums) -> Nystrom:
+        self._sums = total if self._sums is None else add_sums(self._sums, total)
+        return self
 
     def _waiting(self) -> tuple[Tensor, Tensor]:
         return torch.cat([x for x, _ in self._pending]), torch.cat([y for _, y in self._pending])
@@ -263,7 +270,7 @@ class Nystrom:
         if not self._pending:
             return self._sums
         waiting = self._task()(self._waiting())
-        return waiting if self._sums is None else _add(waiting, self._sums)
+        return waiting if self._sums is None else add_sums(waiting, self._sums)
 
     def _same_kernel(self, other: Nystrom) -> bool:
         if not torch.equal(self.landmarks, other.landmarks):
@@ -286,7 +293,7 @@ class Nystrom:
 
 
 @dataclass(frozen=True)
-class _Accumulate:
+class Accumulate:
     """The sums of a batch, chunk by chunk; picklable, so that it runs anywhere."""
 
     kernel: Covariance
@@ -327,7 +334,8 @@ class _Accumulate:
                 strip += left @ right
 
 
-def _add(left: Sums, right: Sums) -> Sums:
+def add_sums(left: Sums, right: Sums) -> Sums:
+    """Both sums together; overwrites the first."""
     if left[1].shape != right[1].shape:
         raise InvalidValueError(
             "All targets have the same outputs; some have "

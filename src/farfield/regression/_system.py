@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from farfield import engine as engines
 from farfield.geometry import Eigenvalue, lanczos
-from farfield.regression._covariance import Covariance, Work, symmetric_product
+from farfield.regression._covariance import Covariance, Work, kept_product, symmetric_product
 from farfield.regression._factor import Factor
 from farfield.regression._pcg import Preconditioner, conjugate_gradients, relative
 
@@ -106,7 +108,7 @@ class DenseSystem(System):
 
 @dataclass(frozen=True)
 class TiledSystem(System):
-    """By conjugate gradients on tiles that are recomputed in every product and never stored.
+    """By conjugate gradients on tiles that are recomputed in every product, or kept where they were computed.
 
     Parameters
     ----------
@@ -120,6 +122,8 @@ class TiledSystem(System):
         Where tiles run.
     iterations
         At most so many.
+    keep
+        Whether the tiles stay with their workers during a solve.
     checkpoint, progress
         As in :func:`conjugate_gradients`.
     """
@@ -130,6 +134,7 @@ class TiledSystem(System):
     preconditioner: Preconditioner
     work: Work
     iterations: int
+    keep: bool = False
     checkpoint: engines.Checkpoint | None = field(default=None, compare=False)
     progress: engines.Progress | None = field(default=None, compare=False)
 
@@ -142,16 +147,26 @@ class TiledSystem(System):
         key = ""
         if self.checkpoint is not None:
             key = engines.fingerprint(self.x, b, self.shift)
-        return conjugate_gradients(
-            self.apply,
-            b,
-            self.preconditioner,
-            tolerance=tolerance,
-            iterations=self.iterations,
-            checkpoint=self.checkpoint,
-            key=key,
-            progress=self.progress,
-        )
+        with self._applied() as apply:
+            return conjugate_gradients(
+                apply,
+                b,
+                self.preconditioner,
+                tolerance=tolerance,
+                iterations=self.iterations,
+                checkpoint=self.checkpoint,
+                key=key,
+                progress=self.progress,
+            )
+
+    @contextlib.contextmanager
+    def _applied(self) -> Iterator[Callable[[Tensor], Tensor]]:
+        """V ↦ AV for the length of a solve."""
+        if not self.keep:
+            yield self.apply
+            return
+        with kept_product(self.kernel, self.x, self.work) as product:
+            yield lambda v: product(v).add_(v, alpha=self.shift)
 
     def quadratic(self, b: Tensor, tolerance: float) -> Tensor:
         """With x ≈ A⁻¹b and r = b − Ax, xᵀ(b + r): its error is of second order, rᵀA⁻¹r."""

@@ -1,0 +1,40 @@
+"""Small tables of records in Parquet: one row each, named columns, where they came from in the metadata."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from farfield.data._arrow import arrow
+
+__all__ = ["can_write_records", "read_records", "write_records"]
+
+
+def can_write_records() -> bool:
+    """Whether pyarrow is installed."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def read_records(path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of a table."""
+    rows: list[dict[str, Any]] = arrow()[1].ParquetFile(path).read().to_pylist()
+    return rows
+
+
+def write_records(
+    path: str | PathLike[str],
+    rows: Sequence[Mapping[str, Any]],
+    kinds: Mapping[str, type],
+    origin: Mapping[str, Any],
+) -> None:
+    """Write rows with the columns and types given, whatever the rows hold; ``origin`` goes into the metadata."""
+    pyarrow, parquet = arrow()
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
+    schema = pyarrow.schema(
+        [(name, types[kind]) for name, kind in kinds.items()],
+        metadata={"farfield": json.dumps(origin, ensure_ascii=False)},
+    )
+    parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows], schema=schema), path)

@@ -1,0 +1,244 @@
+"""The engine of many machines, or of many processes on one: Ray."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar, final
+
+from farfield.engine import _cluster as cluster
+from farfield.engine._engine import Engine
+from farfield.engine._here import Here
+from farfield.engine._memory import parse_memory
+from farfield.engine._packed import pack
+from farfield.engine._resident import Resident
+from farfield.engine._task import TaskError
+from farfield.engine._worker import Keeper, Shared, run_task, taken
+from farfield.errors import InvalidValueError
+
+__all__ = ["RayEngine", "ray"]
+
+Item = TypeVar("Item")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+_GRACE = 10.0
+"""Seconds that tasks under way have to end, once their results are not wanted."""
+
+
+@final
+@dataclass(frozen=True)
+class RayEngine(Engine):
+    """Run tasks in the workers of a Ray cluster; made by :func:`ray`.
+
+    As a context manager it connects at once, and leaves at the end if it was not connected before. Otherwise the
+    first run connects, and the connection stays until the process ends.
+
+    Parameters
+    ----------
+    address, workers, threads, retries, store
+        As in :func:`ray`.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    threads: int = 1
+    retries: int = 3
+    store: int | None = None
+    _opened: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if (self.workers is not None and self.workers < 1) or self.threads < 1 or self.retries < 0:
+            raise InvalidValueError(
+                "There is at least one worker, with at least one thread, and tasks are retried 0 times or more; got "
+                f"workers={self.workers}, threads={self.threads}, retries={self.retries}."
+            )
+
+    @property
+    def memories(self) -> int:
+        """All workers; connects. See :attr:`Engine.memories`."""
+        return self._places(self._connect())
+
+    def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
+        """Results of a task, in the order of the items. See :meth:`Engine.run`.
+
+        The task goes to the object store once. Two items for each worker are under way or waiting at any time.
+        """
+        ray = self._connect()
+        shared = self._put(ray, task)
+        options = {"num_cpus": self.threads, "max_retries": self.retries, "retry_exceptions": False}
+        call = cluster.remote(run_task).options(**options)
+
+        def submit(item: Item) -> tuple[object, Any]:
+            return _name(task, item), call.remote(shared, pack(item, cluster.pickler()))
+
+        # Through map, because a variable of a for-loop would keep the last item alive.
+        yield from self._in_order(ray, map(submit, items), self._limit(ray))
+
+    def resident(
+        self, prepare: Callable[[Item], Callable[[Argument], Result]], items: Iterable[Item]
+    ) -> Resident[Item, Argument, Result]:
+        """Items prepared in actors, each of which owns some of them. See :meth:`Engine.resident`.
+
+        Actors hold their cores until the end: run nothing else meanwhile.
+        """
+        return _KeptInActors(self, prepare, tuple(items))
+
+    def __enter__(self) -> RayEngine:
+        self._opened.append(not cluster.is_connected())
+        self._connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened.pop():
+            cluster.disconnect()
+
+    # ------------------------------------------------------------------ how
+
+    def _connect(self) -> Any:
+        return cluster.connect(self.address, workers=self.workers, threads=self.threads, store=self.store)
+
+    def _put(self, ray: Any, task: Callable[[Any], Any]) -> Any:
+        return ray.put(pack(Shared(task, Here.now(), self.threads), cluster.pickler()))
+
+    def _places(self, ray: Any) -> int:
+        """Tasks that run at once."""
+        room = max(1, int(ray.cluster_resources().get("CPU", 1)) // self.threads)
+        return room if self.workers is None else min(self.workers, room)
+
+    def _limit(self, ray: Any) -> int:
+        """Tasks under way or waiting at once: one waits behind each, unless that would start on a core left free."""
+        places = self._places(ray)
+        spare = int(ray.cluster_resources().get("CPU", 1)) // self.threads > places
+        return places if spare else 2 * places
+
+    def _in_order(
+        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: int
+    ) -> Generator[Any, None, None]:
+        pending: deque[tuple[object, Any]] = deque()
+
+        def oldest() -> Any:
+            name, reference = pending[0]
+            result = self._taken(ray, reference, name)
+            pending.popleft()  # only now: what is waited for is stopped too
+            return result
+
+        try:
+            for named in submitted:
+                pending.append(named)
+                if len(pending) >= limit:
+                    yield oldest()
+            while pending:
+                yield oldest()
+        finally:
+            # Reached by an error, an interrupt and a closed generator too: what was submitted ends before another
+            # run uses the same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
+            if pending and ray.is_initialized():
+                ray.wait([reference for _, reference in pending], num_returns=len(pending), timeout=_GRACE)
+
+    def _taken(self, ray: Any, reference: Any, name: object) -> Any:
+        try:
+            outcome = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            times = "once" if self.retries == 0 else f"{self.retries + 1} times"
+            raise TaskError(
+                name,
+                f"its worker was lost, {times} (retries={self.retries}): {type(error).__name__}. It may have been "
+                "killed for the memory it took; a task that writes to its operands, which are read-only in a "
+                f"worker, ends so too. {error}",
+            ) from error
+        return taken(outcome, name)
+
+
+class _KeptInActors(Resident[Item, Argument, Result]):
+    """Items prepared in actors."""
+
+    def __init__(
+        self,
+        engine: RayEngine,
+        prepare: Callable[[Item], Callable[[Argument], Result]],
+        items: tuple[Item, ...],
+    ) -> None:
+        self.items = items
+        self._engine = engine
+        self._ray = ray = engine._connect()
+        count = min(engine._places(ray), max(1, len(items)))
+        self._shared = engine._put(ray, prepare)
+        options = {
+            "num_cpus": engine.threads,
+            "max_restarts": engine.retries,
+            "max_task_retries": engine.retries,
+        }
+        make = cluster.remote(Keeper).options(**options)
+        self._actors = [make.remote() for _ in range(count)]
+        self._packed = [pack(item, cluster.pickler()) for item in items]
+
+    def run(self, argument: Argument) -> Generator[Result, None, None]:
+        """Results for an argument. See :meth:`Resident.run`."""
+        sent = self._ray.put(pack(argument, cluster.pickler()))
+
+        def submit(number: int) -> tuple[object, Any]:
+            actor = self._actors[owner(number, len(self._actors))]
+            return self.items[number], actor.call.remote(number, self._packed[number], sent, self._shared)
+
+        # An owner's turn comes every second or, at the ends of a sweep, twice in a row: more must wait than for run.
+        numbers = map(submit, range(len(self.items)))
+        return self._engine._in_order(self._ray, numbers, 4 * len(self._actors))
+
+    def close(self) -> None:
+        """End the actors."""
+        if self._ray.is_initialized():
+            for actor in self._actors:
+                self._ray.kill(actor)
+        self._actors = []
+
+
+def owner(number: int, workers: int) -> int:
+    """Whose an item is: 0, 1, …, w − 1, w − 1, …, 1, 0, 0, 1, …, so that items of falling size are shared evenly."""
+    sweep, place = divmod(number, workers)
+    return place if sweep % 2 == 0 else workers - 1 - place
+
+
+def ray(
+    address: str | None = None,
+    *,
+    workers: int | None = None,
+    threads: int = 1,
+    retries: int = 3,
+    store: int | str | None = None,
+) -> RayEngine:
+    """The engine that runs tasks on a Ray cluster; needs the extra ``ray``.
+
+    A process that has a cluster already keeps using it, whoever connected. The operands of a task lie in shared
+    memory, once on each machine, and are read-only there. A checkpoint's folder must be seen from every machine.
+
+    Parameters
+    ----------
+    address
+        Of a cluster: ``"host:port"``, or ``"auto"`` for the one this machine belongs to. None is the environment's
+        ``RAY_ADDRESS``, or else a cluster started on this machine for this process, which listens on 127.0.0.1 alone.
+    workers
+        Tasks at once; None is as many as there are cores for.
+    threads
+        Of torch's, in each task, and the cores that are reserved for it. Results are the same bits as ``local``'s if
+        that computes with as many: ``torch.set_num_threads(threads)``.
+    retries
+        How often a task is run again whose worker was lost. A task that raises is not.
+    store
+        Bytes of the object store, if a cluster is started; beyond, objects are spilled to disk.
+
+    Examples
+    --------
+    >>> ray(workers=2)
+    RayEngine(address=None, workers=2, threads=1, retries=3, store=None)
+    """
+    return RayEngine(address, workers, threads, retries, None if store is None else parse_memory(store))
+
+
+def _name(task: Callable[[Any], Any], item: object) -> object:
+    named = getattr(task, "named", None)
+    return item if named is None else named(item)
