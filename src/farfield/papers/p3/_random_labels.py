@@ -16,7 +16,7 @@ from farfield.learn import Training, predict_all, train
 from farfield.nn import GroupedLayerNorm
 from farfield.papers._experiment import Progress
 
-__all__ = ["Fitted", "Problem", "chain", "fit", "linear_accuracy", "load_problem", "shrunk"]
+__all__ = ["Fitted", "Problem", "chain", "fit", "linear_accuracy", "load_problem", "shifted", "shrunk"]
 
 CLASSES = 10
 
@@ -109,6 +109,11 @@ def linear_accuracy(x: Tensor, y: Tensor, classes: int = CLASSES) -> dict[str, f
         "least_squares": share(solved),
         "gradient": float(weights.grad.abs().max()),
     }
+
+
+def shifted(progress: Progress, before: int, total: int) -> Progress:
+    """The progress of one piece of a longer run."""
+    return lambda done, _: progress(before + done, total)
 
 
 def chain(features: int, *, width: int, depth: int, groups: int, seed: int) -> nn.Sequential:

@@ -190,9 +190,9 @@ def _line(key: tuple[str, int], of: Mapping[int, Sequence[Built]], what: str) ->
     return Series(
         f"{rule}, {classes} labels",
         tuple(float(m) for m in values),
-        digits(v.mean() for v in values.values()),
-        digits(v.min() for v in values.values()),
-        digits(v.max() for v in values.values()),
+        digits(float(v.mean()) for v in values.values()),
+        digits(float(v.min()) for v in values.values()),
+        digits(float(v.max()) for v in values.values()),
         style="line" if rule == "fold" else "dashed",
         colour={2: 0, 3: 1}.get(classes, 2),
     )

@@ -38,7 +38,8 @@ def by_hand() -> nn.Sequential:
 def _plane() -> Tensor:
     """An orthonormal basis of the vectors without a mean, as columns, (3, 2)."""
     columns = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [0.0, -2.0]], dtype=torch.float64)
-    return columns / columns.norm(dim=0)
+    unit: Tensor = columns / columns.norm(dim=0)
+    return unit
 
 
 def along(points: Tensor, y: Tensor, angles: Tensor) -> Tensor:

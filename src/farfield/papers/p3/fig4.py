@@ -18,7 +18,7 @@ from farfield.learn import Training
 from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers._intervals import mean_interval
-from farfield.papers.p3._random_labels import Fitted, Problem, fit, linear_accuracy, load_problem
+from farfield.papers.p3._random_labels import Fitted, Problem, fit, linear_accuracy, load_problem, shifted
 from farfield.report import Figure, Panel, Series, Table
 
 Results = dict[tuple[int, int], Fitted]
@@ -52,7 +52,10 @@ def run(
     middle = depths[len(depths) // 2]
     per_dataset = epochs * (len(groups) * len(depths) + longer)
     total, before = per_dataset * len(datasets), 0
-    panels, verdicts, rows, numbers = [], [], [], {}
+    panels: list[Panel] = []
+    verdicts: list[ClaimVerdict] = []
+    rows: list[tuple[Any, ...]] = []
+    numbers: dict[str, Any] = {}
     for name, size in datasets.items():
         problem = load_problem(name, images=images, size=size, seeds=own)
         linear = [linear_accuracy(*problem.part(k)) for k in range(seeds)]
@@ -62,14 +65,14 @@ def run(
             for depth in depths:
                 found[g, depth] = fit(
                     problem, groups=g, depth=depth, width=width, training=training, seeds=own, scratch=scratch,
-                    progress=lambda done, _, before=before: progress(before + done, total),
+                    progress=shifted(progress, before, total),
                 )  # fmt: skip
                 before += epochs
         more = None
         if longer:
             more = fit(
                 problem, groups=1, depth=middle, width=width, training=replace(training, epochs=longer * epochs),
-                seeds=own, scratch=scratch, progress=lambda done, _, before=before: progress(before + done, total),
+                seeds=own, scratch=scratch, progress=shifted(progress, before, total),
             )  # fmt: skip
             before += longer * epochs
         if judge:
@@ -232,7 +235,13 @@ def _rows(problem: Problem, found: Results, ceiling: Tensor) -> list[tuple[Any, 
     ]
     for (g, depth), fitted in found.items():
         rows.append(
-            (problem.name, label(g), depth, spread(fitted.accuracy), *digits([fitted.losses[-1].mean()]))
+            (
+                problem.name,
+                label(g),
+                depth,
+                spread(fitted.accuracy),
+                *digits([float(fitted.losses[-1].mean())]),
+            )
         )
     return rows
 

@@ -19,7 +19,7 @@ from farfield.nn import GroupedLayerNorm
 from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers._intervals import mean_interval
-from farfield.papers.p3._random_labels import Fitted, Problem, fit, linear_accuracy, load_problem
+from farfield.papers.p3._random_labels import Fitted, Problem, fit, linear_accuracy, load_problem, shifted
 from farfield.papers.p3.fig4 import spread
 from farfield.report import Figure, Panel, Series, Table
 
@@ -56,7 +56,7 @@ def run(
         for g in groups:
             accuracy[name][g] = fit(
                 problem, groups=g, depth=1, width=width, training=training, seeds=own, scratch=scratch,
-                progress=lambda done, _, before=before: progress(before + done, total),
+                progress=shifted(progress, before, total),
             )  # fmt: skip
             before += epochs
         met[f"trained LN-Net, {name}"] = _before_norm(accuracy[name][1].models[0], problem, points)
@@ -258,7 +258,7 @@ def _table(
 ) -> Table:
     rows = []
     for k, g in enumerate(groups):
-        medians = digits(of[:, k].median() for of in values.values())
+        medians = digits(float(of[:, k].median()) for of in values.values())
         shares = (spread(of[g].accuracy) for of in accuracy.values())
         rows.append((g, width // g, *digits([equal_spread(width, g)]), *medians, *shares))
     columns = ("groups", "features in one", "H, equal spread", *(f"median H, {w}" for w in values))

@@ -20,7 +20,7 @@ from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
 from farfield.papers._intervals import mean_interval
 from farfield.papers.p3._networks import Convolutions, Encoder
-from farfield.papers.p3._random_labels import shrunk
+from farfield.papers.p3._random_labels import shifted, shrunk
 from farfield.papers.p3.fig4 import spread
 from farfield.report import Figure, Panel, Series, Table
 
@@ -84,7 +84,7 @@ def run(
             done = train(
                 [task.build(size, s) for s in own], task.x, task.y, training=training, seeds=own, rows=task.rows,
                 checkpoint=scratch / f"{task.name}-{size}".replace(" ", "-").replace(",", ""),
-                progress=lambda now, _, before=before: progress(before + now, total),
+                progress=shifted(progress, before, total),
             )  # fmt: skip
             before += epochs
             seen = predict_all(done.models, task.x, rows=task.rows).argmax(-1) == task.y[task.rows]
@@ -205,7 +205,7 @@ def _panels(found: Mapping[str, Mapping[int, _Trained]], sizes: Sequence[int]) -
 
 def _table(found: Mapping[str, Mapping[int, _Trained]]) -> Table:
     rows = [
-        (name, label(size), spread(t.test), spread(t.train), *digits([t.losses[-1]]))
+        (name, label(size), spread(t.test), spread(t.train), *digits([float(t.losses[-1])]))
         for name, of in found.items()
         for size, t in of.items()
     ]
@@ -215,10 +215,9 @@ def _table(found: Mapping[str, Mapping[int, _Trained]]) -> Table:
 EXPERIMENT = Experiment(
     name="p3.lng",
     description=(
-        "LN-G in place of LayerNorm in ordinary networks with true labels; the paper takes residual networks and "
-        "transformers of usual size. Here a network of three convolutions on CIFAR-10 at 16×16, with and without "
-        "ReLU, and a transformer of two blocks on the rows of MNIST at 14×14: 2,000 training images for each of "
-        "five seeds, 2,000 test images."
+        "LN-G in place of LayerNorm in ordinary networks with true labels; the paper takes networks of usual size. "
+        "Here a network of three convolutions on CIFAR-10 at 16×16, with and without ReLU, and a transformer of "
+        "two blocks on the rows of MNIST at 14×14: 1,500 training images for each of five seeds, 2,000 test images."
     ),
     settings={
         "sizes": [0, 8, 4], "seeds": 5, "images": 1500, "pool": 6000, "test": 2000, "channels": [16, 32, 32],
