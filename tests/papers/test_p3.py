@@ -66,11 +66,13 @@ def test_depth_claims_can_fail():
     good = [depth.Built(r, c, 100, True, 20, 1e-3, 5, 4) for r in ("paper", "fold") for c in (2, 3)]
     assert all(v.holds for v in depth._verdicts(good))
     wrong = [*good, depth.Built("paper", 2, 50, False, failed="digits")]
-    assert [v.holds for v in depth._verdicts(wrong)] == [False, True, True, True, True]
+    assert [v.holds for v in depth._verdicts(wrong)] == [False, True, True, True, True, True]
     deep = [*good, depth.Built("fold", 2, 60, True, 20, 1e-3, 5, 4)]
-    assert [v.holds for v in depth._verdicts(deep)] == [True, True, True, False, True]
+    assert [v.holds for v in depth._verdicts(deep)] == [True, True, True, False, True, True]
     deeper = [*good, depth.Built("paper", 2, 60, True, 59, 1e-3, 5, 4)]
-    assert [v.holds for v in depth._verdicts(deeper)] == [True, False, True, True, True]
+    assert [v.holds for v in depth._verdicts(deeper)] == [True, False, True, True, True, True]
+    coarse = [*good, depth.Built("fold", 2, 60, True, 10, 1e-3, 5, 6)]
+    assert [v.holds for v in depth._verdicts(coarse)] == [True, True, True, True, True, False]
 
 
 # ------------------------------------------------------------------ random labels

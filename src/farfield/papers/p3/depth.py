@@ -138,6 +138,22 @@ def _verdicts(built: Sequence[Built]) -> list[ClaimVerdict]:
             f"{max(b.needed for b in many)}",
         )
     )
+    right = [b for b in built if b.right]
+    short = [b for b in right if b.needed > b.suffice]
+    found.append(
+        ClaimVerdict(
+            "the digits that a first-order bound of all roundings says suffice are no fewer than those measured to be "
+            "needed, for every network",
+            not short,
+            f"fewer for {len(short)} of {len(right)} networks"
+            + (
+                f", by up to {max(b.needed - b.suffice for b in short)} digits, the smallest of them with "
+                f"m = {min(b.m for b in short)}"
+                if short
+                else ""
+            ),
+        )
+    )
     return found
 
 
