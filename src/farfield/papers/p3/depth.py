@@ -99,7 +99,7 @@ def _verdicts(built: Sequence[Built]) -> list[ClaimVerdict]:
             "the paper's rule: every labelling tried up to m = 100 is classified perfectly in float64",
             all(b.right for b in paper),
             f"{sum(b.right for b in paper)} of {len(paper)} problems, {_words({b.classes for b in paper})} labels; "
-            f"most digits needed {max(b.needed for b in paper)}, proved to suffice {max(b.suffice for b in paper)}",
+            f"most digits needed {max(b.needed for b in paper)}",
         )
     )
     found.append(
@@ -142,8 +142,8 @@ def _verdicts(built: Sequence[Built]) -> list[ClaimVerdict]:
     short = [b for b in right if b.needed > b.suffice]
     found.append(
         ClaimVerdict(
-            "the digits that a first-order bound of all roundings says suffice are no fewer than those measured to be "
-            "needed, for every network",
+            "for every network, the digits that a first-order bound of all roundings says suffice are no fewer than "
+            "those measured to be needed",
             not short,
             f"fewer for {len(short)} of {len(right)} networks"
             + (
