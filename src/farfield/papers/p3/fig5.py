@@ -23,6 +23,9 @@ from farfield.papers.p3._random_labels import Fitted, Problem, fit, linear_accur
 from farfield.papers.p3.fig4 import spread
 from farfield.report import Figure, Panel, Series, Table
 
+_MET = "trained LN-Net, "
+"""Where points come from that a trained network meets."""
+
 
 def run(
     *,
@@ -51,7 +54,9 @@ def run(
     for name, size in datasets.items():
         problem = load_problem(name, images=images, size=size, seeds=own)
         linear = [linear_accuracy(*problem.part(k)) for k in range(seeds)]
-        ceilings[name] = torch.tensor([max(v["softmax"], v["least_squares"]) for v in linear])
+        ceilings[name] = torch.tensor(
+            [max(v["softmax"], v["least_squares"]) for v in linear], dtype=torch.float64
+        )
         accuracy[name] = {}
         for g in groups:
             accuracy[name][g] = fit(
@@ -59,7 +64,7 @@ def run(
                 progress=shifted(progress, before, total),
             )  # fmt: skip
             before += epochs
-        met[f"trained LN-Net, {name}"] = _before_norm(accuracy[name][1].models[0], problem, points)
+        met[f"{_MET}{name}"] = _before_norm(accuracy[name][1].models[0], problem, points)
     values = {where: bends(x, groups) for where, x in met.items()}
     verdicts = [
         *_bending(values, width, groups, draw),
@@ -72,10 +77,10 @@ def run(
         "linear_classifier": {n: c.tolist() for n, c in ceilings.items()},
     }  # fmt: skip
     caption = (
-        f"Width {width}. Left: median of H over {points} points, scaled to variance 1 each, and its value where "
-        "all groups have one spread; groups of two have H = 0 and are left out of the picture. Right: training "
-        f"accuracy on {images} images with random labels, one hidden layer with LN-G, {seeds} seeds, mean and 95% "
-        "t-interval; dotted, the linear classifiers."
+        f"Width {width}. Left: median of H over {points} points, Gaussian or those that a trained LN-Net meets on "
+        "either dataset, scaled to variance 1 each, and its value where all groups have one spread; groups of two "
+        f"have H = 0 and are left out of the picture. Right: training accuracy on {images} images with random "
+        f"labels, one hidden layer with LN-G, {seeds} seeds, mean and 95% t-interval; dotted, the linear classifiers."
     )
     figure = Figure(
         "Groups: how much they bend, and what they fit",
@@ -221,7 +226,7 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
 def _bent(values: Mapping[str, Tensor], width: int, groups: Sequence[int]) -> Panel:
     x = tuple(map(float, groups))
     lines = [
-        Series(where, x, digits(of.median(0).values), colour=k)
+        Series(where.removeprefix(_MET), x, digits(of.median(0).values), colour=k)
         for k, (where, of) in enumerate(values.items())
     ]
     lines.append(
@@ -239,10 +244,14 @@ def _fitted(
         mean, half = mean_interval(torch.stack([of[g].accuracy for g in groups], 1))
         band = ((), ()) if len(ceilings[name]) < 2 else (digits(mean - half), digits(mean + half))
         level = float(ceilings[name].mean())
-        lines.append(Series(f"LN-G, {name}", x, digits(mean), *band, style="dashed", colour=k))
+        lines.append(Series(name, x, digits(mean), *band, colour=k))
         lines.append(
             Series(
-                f"linear classifier, {name}", (x[0], x[-1]), digits([level, level]), style="dotted", colour=k
+                "linear classifier" if k == 1 else "",
+                (x[0], x[-1]),
+                digits([level, level]),
+                style="dotted",
+                colour=k,
             )
         )
     return Panel(
