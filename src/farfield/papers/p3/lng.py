@@ -190,7 +190,8 @@ def _panels(found: Mapping[str, Mapping[int, _Trained]], sizes: Sequence[int]) -
         )
         for c, size in enumerate(sizes)
     ]  # fmt: skip
-    panels = [Panel("test accuracy", "", "accuracy", tuple(bars), y_range=(0.0, 1.0), ticks=ticks)]
+    short = tuple(name.replace("convolutions", "conv").replace("no activation", "none") for name in ticks)
+    panels = [Panel("test accuracy", "", "accuracy", tuple(bars), y_range=(0.0, 1.0), ticks=short)]
     for name in ticks:
         curves = [
             Series(
