@@ -36,7 +36,7 @@ def test_names_and_titles_agree_with_the_modules(name):
 
 
 def test_prefix_selects_a_paper():
-    papers = [experiment_names(paper) for paper in ("p1", "p2")]
+    papers = [experiment_names(paper) for paper in ("p1", "p2", "p3")]
     assert sum(papers, ()) == experiment_names() and all(papers)
     assert all(name.startswith("p2.") for name in papers[1])
     assert experiment_names("p2.fig3") == ("p2.fig3",)

@@ -39,6 +39,12 @@ _TITLES = {
     "p2.figC5": "P2 Figure C.5: tokens through the LayerNorms of a pretrained transformer",
     "p2.order": "P2 (order of layers): activation before or after the norm",
     "p2.selfnorm": "P2 (self-normalisation): SELU without any projection",
+    "p3.fig1": "P3 Figure 1: XOR through one LayerNorm",
+    "p3.fig2": "P3 Figure 2: project, bend, merge: the construction step by step",
+    "p3.depth": "P3 Theorem 2: how deep, by the paper's rule and by a shallower one",
+    "p3.fig4": "P3 Figure 4: random labels fitted without an activation function",
+    "p3.fig5": "P3 Figure 5: how much LN-G bends and what it fits, by its number of groups",
+    "p3.lng": "P3 (LN-G in networks): convolutions and a transformer, LayerNorm whole and in groups",
 }
 
 

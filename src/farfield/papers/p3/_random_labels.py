@@ -1,0 +1,172 @@
+"""Images with random labels: how well a linear classifier fits them, and networks without an activation function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from farfield.data import load
+from farfield.learn import Training, predict_all, train
+from farfield.nn import GroupedLayerNorm
+from farfield.papers._experiment import Progress
+
+__all__ = ["Fitted", "Problem", "chain", "fit", "linear_accuracy", "load_problem", "shifted", "shrunk"]
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Images of one dataset for several seeds, each seed with images and random labels of its own."""
+
+    name: str
+    x: Tensor
+    """(seeds × images, features), the images of the first seed first; whitened for each seed apart."""
+    y: Tensor
+    rows: Tensor
+    """(seeds, images): which rows belong to a seed."""
+
+    def part(self, k: int) -> tuple[Tensor, Tensor]:
+        """Images and labels of one seed."""
+        return self.x[self.rows[k]], self.y[self.rows[k]]
+
+
+def shrunk(images: np.ndarray, size: int) -> Tensor:
+    """Means over blocks of pixels, (n, features) in [0, 1]: greyscale (n, h, w) or colour (n, h, w, 3), uint8.
+
+    Examples
+    --------
+    >>> shrunk(np.full((2, 4, 4, 3), 255, dtype=np.uint8), 2).shape
+    torch.Size([2, 12])
+    """
+    values = torch.from_numpy(np.array(images)).float() / 255
+    planes = values[:, None] if values.ndim == 3 else values.permute(0, 3, 1, 2)
+    return F.adaptive_avg_pool2d(planes, size).flatten(1)
+
+
+def whitened(x: Tensor) -> Tensor:
+    """Centred, and mapped linearly such that all directions have variance 1; directions without any stay 0.
+
+    The map is linear and invertible: a network that begins with a linear layer can express what it could before.
+    """
+    basis, spread, _ = torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)
+    return torch.where(spread > 1e-6 * spread[0], basis * len(x) ** 0.5, 0.0).to(x.dtype)
+
+
+def load_problem(name: str, *, images: int, size: int, seeds: Sequence[int]) -> Problem:
+    """Random training images of a dataset, shrunk to size × size, with labels drawn uniformly from ten."""
+    pool = load(name).train.x
+    xs, ys = [], []
+    for seed in seeds:
+        draw = np.random.default_rng([seed, 17])
+        chosen = draw.choice(len(pool), images, replace=False)
+        xs.append(whitened(shrunk(pool[np.sort(chosen)], size)))
+        ys.append(torch.from_numpy(draw.integers(0, CLASSES, images)))
+    rows = torch.arange(len(seeds) * images).reshape(len(seeds), images)
+    return Problem(name, torch.cat(xs), torch.cat(ys), rows)
+
+
+def linear_accuracy(x: Tensor, y: Tensor, classes: int = CLASSES) -> dict[str, float]:
+    """Training accuracy of two linear classifiers, each the exact minimiser of its loss, and what proves that it is.
+
+    Softmax regression by L-BFGS in float64 to a gradient below 1e-8, and least squares on indicators in closed form.
+    Accuracy itself can't be maximised in reasonable time: another linear classifier may do a little better.
+
+    Returns
+    -------
+    dict
+        ``softmax`` and ``least_squares``, accuracies; ``gradient``, the largest entry of softmax regression's.
+    """
+    inputs = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
+    weights = torch.zeros(inputs.shape[1], classes, dtype=torch.float64, requires_grad=True)
+    search = torch.optim.LBFGS(
+        [weights], max_iter=1000, history_size=30, tolerance_grad=1e-9, tolerance_change=1e-16,
+        line_search_fn="strong_wolfe",
+    )  # fmt: skip
+
+    def loss() -> Tensor:
+        search.zero_grad()
+        value = F.cross_entropy(inputs @ weights, y)
+        value.backward()
+        return value
+
+    search.step(loss)
+    loss()
+    assert weights.grad is not None
+    solved = torch.linalg.lstsq(inputs, F.one_hot(y, classes).double(), driver="gelsd").solution
+
+    def share(w: Tensor) -> float:
+        return float(((inputs @ w).argmax(1) == y).double().mean())
+
+    return {
+        "softmax": share(weights.detach()),
+        "least_squares": share(solved),
+        "gradient": float(weights.grad.abs().max()),
+    }
+
+
+def shifted(progress: Progress, before: int, total: int) -> Progress:
+    """The progress of one piece of a longer run."""
+    return lambda done, _: progress(before + done, total)
+
+
+def chain(features: int, *, width: int, depth: int, groups: int, seed: int) -> nn.Sequential:
+    """``depth`` linear layers with LN-G of so many groups behind each and a linear readout; no activation.
+
+    No groups: no norm, a deep linear network. One group: LayerNorm. The norms have neither scale nor shift, which the
+    next linear layer would take in.
+
+    Examples
+    --------
+    >>> len(chain(5, width=8, depth=2, groups=2, seed=0)), len(chain(5, width=8, depth=2, groups=0, seed=0))
+    (5, 3)
+    """
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        layers: list[nn.Module] = []
+        for k in range(depth):
+            layers.append(nn.Linear(width if k else features, width))
+            if groups:
+                layers.append(GroupedLayerNorm(width, groups, elementwise_affine=False))
+        return nn.Sequential(*layers, nn.Linear(width, CLASSES))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Networks of one kind after training, one for every seed."""
+
+    models: tuple[nn.Module, ...]
+    accuracy: Tensor
+    """On the training images, (seeds,)."""
+    losses: Tensor
+    """By epoch, (epochs, seeds)."""
+
+
+def fit(
+    problem: Problem,
+    *,
+    groups: int,
+    depth: int,
+    width: int,
+    training: Training,
+    seeds: Sequence[int],
+    scratch: Path,
+    progress: Progress,
+) -> Fitted:
+    """Train one network for every seed on its images and random labels, all together."""
+    features = problem.x.shape[1]
+    models = [chain(features, width=width, depth=depth, groups=groups, seed=seed) for seed in seeds]
+    name = f"{problem.name}-{groups}-{depth}-{width}-{training.epochs}"
+    done = train(
+        models, problem.x, problem.y, training=training, seeds=list(seeds), rows=problem.rows,
+        checkpoint=scratch / name, progress=progress,
+    )  # fmt: skip
+    predicted = predict_all(done.models, problem.x, rows=problem.rows).argmax(-1)
+    right = predicted == problem.y[problem.rows]
+    return Fitted(done.models, right.double().mean(1), done.losses)
