@@ -184,7 +184,7 @@ def test_points_closer_than_rounding_are_refused_with_the_digits_that_would_do()
     assert check(near, torch.tensor([0, 1, 0, 1]), "fold").readout.weight.dtype == torch.float64
 
 
-def test_precision_is_a_bound_of_what_is_needed():
+def test_precision_is_no_less_than_what_small_networks_need():
     for seed in range(6):
         x, y = problem(seed, largest=25)
         net = construct(x, y, generator=seeded(seed))
