@@ -127,3 +127,17 @@ def test_an_internal_error_exits_3():
 def test_every_command_has_help(command):
     done = farfield(command, "--help")
     assert done.returncode == 0 and len(done.stdout) > 150
+
+
+def test_reproduce_counts_seeds(tmp_path):
+    done = farfield(
+        "reproduce", "p2.table2", "--quick", "--seeds", "2", "--seed", "5", "--out", "r", cwd=tmp_path
+    )
+    assert "2 of 2: p2.table2: " in done.stdout and done.returncode == 0
+    assert (tmp_path / "r" / "seed6" / "p2" / "table2.json").exists()
+    assert json.loads((tmp_path / "r" / "seeds.json").read_text())["provenance"]["settings"]["seeds"] == [
+        5,
+        6,
+    ]
+    both = farfield("reproduce", "p2.table2", "--seeds", "2", "--set", "tolerance=1", cwd=tmp_path)
+    assert both.returncode == 2 and "do not go together" in both.stderr

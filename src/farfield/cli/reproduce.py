@@ -63,6 +63,34 @@ def _changed(experiment: Experiment, changes: list[str]) -> Experiment:
     )
 
 
+def _many(
+    names: list[str], out: Path, seeds: range, quick: bool, force: bool, engine: str, as_json: bool
+) -> None:
+    """Several seeds: every claim with the number of seeds in which it holds."""
+    from farfield.engine import bar
+    from farfield.papers import run_seeds
+
+    with bar("experiments") as progress:
+        found = run_seeds(names, out, seeds=seeds, quick=quick, force=force, engine=engine, progress=progress)
+    path = found.save(out / "seeds.json")
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        for line in found.summary():
+            if line["error"] is not None:
+                typer.echo(f"! {line['experiment']}: {line['seeds']} failed, the first with {line['error']}")
+                continue
+            usual = line["holds"] == (line["seeds"] if line["expected"] else 0)
+            note = "" if line["expected"] else " (expected: none)"
+            mark = " " if usual else "!"
+            typer.echo(
+                f"{mark} {line['holds']} of {line['seeds']}{note}: {line['experiment']}: {line['claim']}"
+            )
+        typer.echo(f"written to {path}", err=True)
+    if any(row.surprising for row in found.rows):
+        raise typer.Exit(1)
+
+
 def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(help="Experiments or papers: p2.fig3, p2. None: a listing.")
@@ -73,6 +101,10 @@ def reproduce(
     ] = False,
     force: Annotated[bool, typer.Option(help="Run again even where a result is stored.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(help="So many seeds, from --seed on: in how many of them each claim holds.")
+    ] = 1,
+    engine: Annotated[str, typer.Option(help="Where several seeds run: auto, local or ray.")] = "auto",
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", help="A setting of the experiment otherwise: name=value, JSON or text."),
@@ -84,6 +116,7 @@ def reproduce(
     Finished experiments are kept and skipped, so an interrupted run goes on where it stopped. Exit code 1 if a claim
     turned out otherwise than theory says.
     """
+    from farfield.errors import InvalidValueError
     from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
     from farfield.papers._experiment import missing
 
@@ -99,6 +132,21 @@ def reproduce(
     ]
     # One that was asked for by name says itself what it needs; as part of a paper it does not stop the others.
     skipped = {e.name: reason for e in chosen if e.name not in names and (reason := missing(e))}
+    if seeds != 1:
+        if changes:
+            raise InvalidValueError(
+                "--set and --seeds do not go together: run it for one seed after the other."
+            )
+        _many(
+            [e.name for e in chosen if e.name not in skipped],
+            out,
+            range(seed, seed + seeds),
+            quick,
+            force,
+            engine,
+            as_json,
+        )
+        return
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

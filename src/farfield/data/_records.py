@@ -32,7 +32,12 @@ def write_records(
 ) -> None:
     """Write rows with the columns and types given, whatever the rows hold; ``origin`` goes into the metadata."""
     pyarrow, parquet = arrow()
-    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
+    types = {
+        str: pyarrow.string(),
+        int: pyarrow.int64(),
+        float: pyarrow.float64(),
+        bool: pyarrow.bool_(),
+    }
     schema = pyarrow.schema(
         [(name, types[kind]) for name, kind in kinds.items()],
         metadata={"farfield": json.dumps(origin, ensure_ascii=False)},

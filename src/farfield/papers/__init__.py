@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, run_experiment
 from farfield.papers._index import experiment, experiment_names, experiment_titles
+from farfield.papers._seeds import ClaimRow, SeedSweep, run_seeds
 
 __all__ = [
+    "ClaimRow",
     "ClaimVerdict",
     "Experiment",
     "Outcome",
+    "SeedSweep",
     "experiment",
     "experiment_names",
     "experiment_titles",
     "run_experiment",
+    "run_seeds",
 ]
