@@ -115,15 +115,19 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
     """
     opaque: set[str] = set()
     first = rows[:1]  # outside of the recorder, which would take it for a call of the model
-    sizes: dict[int, int] = {}
+    held: dict[int, tuple[int, torch.UntypedStorage]] = {}
 
     def note(value: Tensor) -> None:
-        # Nothing is kept: the graph is looked at, not run back. A node that saved its own output would hold itself.
+        # No tensor is kept: the graph is looked at, not run back, and a node that saved its own output would hold
+        # itself. Its storage is: freed memory is given out again, and two would count as one, or not, by chance.
+        # Of a storage only what is looked at counts: the first of a million inputs is a view of all of them.
         storage = value.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
+        size = min(value.numel() * value.element_size(), storage.nbytes())
+        before, _ = held.get(storage.data_ptr(), (0, None))
+        held[storage.data_ptr()] = max(size, before), storage
 
     while True:
-        sizes.clear()
+        held.clear()
         recorder = Recorder(tracked, None, set(opaque), keep=True, trace=True)
         hooks = torch.autograd.graph.saved_tensors_hooks(note, _never)
         with torch.enable_grad(), hooks:
@@ -137,7 +141,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
         # both.
         opaque |= found
     for parameter in model.parameters():
-        sizes.pop(parameter.untyped_storage().data_ptr(), None)
+        held.pop(parameter.untyped_storage().data_ptr(), None)
     result = Plan(
         calls=tuple(recorder.calls),
         shapes=tuple(recorder.outputs),
@@ -145,7 +149,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
         outputs=numbers.numel(),
         inputs=tuple(torch.Size() if v is None else v.shape for v in recorder.inputs),
         moved=recorder.moved,
-        saved=sum(sizes.values()),
+        saved=sum(size for size, _ in held.values()),
     )
     if recorder.plain and y.shape[:1] == (1,):
         return result
