@@ -59,8 +59,8 @@ def audit(
     """
     conditions = _conditions([w for words in (fail_on or ["unbounded"]) for w in words.split(",")])
 
+    from farfield._target import example_input, load_target
     from farfield.audit import audit as run
-    from farfield.cli._target import example_input, load_target
 
     model = load_target(target)
     examples = tuple(example_input(spec) for spec in inputs or ())

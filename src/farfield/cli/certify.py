@@ -55,7 +55,7 @@ def certify(
     Bounded, never correct: nothing is said about accuracy. Exit code 0: every output has finite bounds; 1: some has
     none; 2: the target or an option is wrong; 3: a bug here.
     """
-    from farfield.cli._target import example_input, load_target
+    from farfield._target import example_input, load_target
     from farfield.errors import InvalidValueError
 
     if not seconds > 0:

@@ -54,7 +54,7 @@ def ntk(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tangent kernel of a model as it stands, in evaluation mode: method, spectrum, and each parameter's share."""
-    from farfield.cli._target import load_target
+    from farfield._target import load_target
     from farfield.engine import bar
     from farfield.errors import InvalidValueError
     from farfield.ntk import choose_method, empirical_ntk, layer_contributions
@@ -104,7 +104,7 @@ def _inputs(shape: str | None, data: Path | None, model: nn.Module, seed: int, v
     import numpy as np
     import torch
 
-    from farfield.cli._target import example_input
+    from farfield._target import example_input
     from farfield.errors import InvalidValueError
 
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)

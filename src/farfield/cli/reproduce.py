@@ -132,6 +132,8 @@ def reproduce(
     ]
     # One that was asked for by name says itself what it needs; as part of a paper it does not stop the others.
     skipped = {e.name: reason for e in chosen if e.name not in names and (reason := missing(e))}
+    for name, reason in skipped.items():
+        typer.echo(f"{name}: skipped, {reason}", err=True)
     if seeds != 1:
         if changes:
             raise InvalidValueError(
@@ -174,7 +176,5 @@ def reproduce(
         for record in records:
             _show(record)
         typer.echo(f"written to {out}", err=True)
-    for name, reason in skipped.items():
-        typer.echo(f"{name}: skipped, {reason}", err=True)
     if any(verdict["surprising"] for record in records for verdict in record["verdicts"]):
         raise typer.Exit(1)

@@ -40,7 +40,7 @@ def verify(
 
     Exit code 0: accepted; 1: refused, with the reason; 2: the file, the target or an option is wrong; 3: a bug here.
     """
-    from farfield.cli._target import example_input, load_target
+    from farfield._target import example_input, load_target
     from farfield.errors import FarfieldError
 
     data = _read(certificate)

@@ -6,11 +6,12 @@ import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from farfield.data._arrow import arrow
 
-__all__ = ["can_write_records", "read_records", "write_records"]
+__all__ = ["can_write_records", "read_records", "save_records", "write_records"]
 
 
 def can_write_records() -> bool:
@@ -43,3 +44,23 @@ def write_records(
         metadata={"farfield": json.dumps(origin, ensure_ascii=False)},
     )
     parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows], schema=schema), path)
+
+
+def save_records(
+    path: str | PathLike[str],
+    rows: Sequence[Mapping[str, Any]],
+    kinds: Mapping[str, type],
+    origin: Mapping[str, Any],
+    document: Mapping[str, Any],
+) -> Path:
+    """Write rows to a ``.parquet`` file, or to another file the document that holds them as JSON; all or nothing."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    if target.suffix == ".parquet":
+        write_records(part, rows, kinds, origin)
+    else:
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+        part.write_text(text + "\n", encoding="utf-8")
+    part.replace(target)
+    return target

@@ -13,8 +13,8 @@ from farfield.nn import GroupedLayerNorm, Project, RangeHead
 __all__ = ["Ensemble", "Standardised", "Units", "evaluate", "range_head"]
 
 
-class Units(nn.Module):
-    """x ↦ offset + scale·x along the last axis, with constants that are not trained."""
+class _Columns(nn.Module):
+    """An offset and a scale for every entry of the last axis, constants that are not trained."""
 
     offset: Tensor
     scale: Tensor
@@ -23,28 +23,24 @@ class Units(nn.Module):
         super().__init__()
         self.register_buffer("offset", offset.clone())
         self.register_buffer("scale", scale.clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape (…, columns)."""
-        return self.offset + self.scale * x
 
     def extra_repr(self) -> str:
         """What print shows."""
         return f"{self.offset.tolist()}, {self.scale.tolist()}"
 
 
-class Standardised(nn.Module):
+class Units(_Columns):
+    """x ↦ offset + scale·x along the last axis."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, columns)."""
+        return self.offset + self.scale * x
+
+
+class Standardised(_Columns):
     """x ↦ (x − offset)/scale along the last axis. The difference first: where the offset is many times the scale,
     x/scale − offset/scale would lose that many digits.
     """
-
-    offset: Tensor
-    scale: Tensor
-
-    def __init__(self, offset: Tensor, scale: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("offset", offset.clone())
-        self.register_buffer("scale", scale.clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (…, columns)."""

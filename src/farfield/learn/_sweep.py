@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import time
@@ -22,7 +21,7 @@ from farfield._intervals import mean_interval
 from farfield._provenance import provenance
 from farfield._typing import JSON
 from farfield.data import Dataset
-from farfield.data._records import write_records
+from farfield.data._records import save_records
 from farfield.engine import Checkpoint, Engine, Progress, fingerprint
 from farfield.engine import engine as resolve
 from farfield.errors import InvalidValueError
@@ -122,16 +121,7 @@ class Sweep:
 
         Whole or not at all.
         """
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(target.name + ".part")
-        if target.suffix == ".parquet":
-            write_records(part, [asdict(run) for run in self.runs], _KINDS, self.origin)
-        else:
-            text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-            part.write_text(text + "\n", encoding="utf-8")
-        part.replace(target)
-        return target
+        return save_records(path, [asdict(run) for run in self.runs], _KINDS, self.origin, self.to_dict())
 
 
 def sweep(

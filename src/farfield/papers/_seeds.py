@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from farfield._provenance import provenance
 from farfield._typing import JSON
-from farfield.data._records import write_records
+from farfield.data._records import save_records
 from farfield.engine import Engine, Progress
 from farfield.engine import engine as resolve
 from farfield.errors import InvalidValueError
@@ -81,15 +80,7 @@ class SeedSweep:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write JSON, or to a ``.parquet`` file one row a claim and the rest as metadata (extra ``data``)."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(target.name + ".part")
-        if target.suffix == ".parquet":
-            write_records(part, [asdict(row) for row in self.rows], _KINDS, self.origin)
-        else:
-            part.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(target)
-        return target
+        return save_records(path, [asdict(row) for row in self.rows], _KINDS, self.origin, self.to_dict())
 
 
 def run_seeds(

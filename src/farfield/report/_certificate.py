@@ -15,10 +15,10 @@ from farfield.report._terminal import Page
 from farfield.report._words import (
     attained_text,
     clean,
-    compact,
     interval_text,
     number,
     power_of_ten,
+    provenance_rows,
     ratio_text,
 )
 
@@ -131,7 +131,7 @@ def certificate_view(
         "assumptions": _assumptions(data),
         "hash": data.get("model_hash", ""),
         "command": f"farfield verify {file} {target}",
-        "provenance": _provenance(data.get("provenance") or {}),
+        "provenance": provenance_rows(data.get("provenance") or {}),
         "date": (data.get("provenance") or {}).get("date", ""),
     }
 
@@ -262,16 +262,6 @@ def _facts(data: CertificateData, rows: Sequence[_Row]) -> list[tuple[str, str]]
     if data.get("seconds"):
         facts.append(("time", f"{number(float(data['seconds']), 3)} s"))
     return facts
-
-
-def _provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for key, value in provenance.items():
-        if isinstance(value, Mapping):
-            rows += [(f"{key}: {inner}", compact(v)) for inner, v in value.items()]
-        else:
-            rows.append((key, compact(value)))
-    return rows
 
 
 def _range(low: float, high: float) -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from markupsafe import Markup
 
 from farfield.report._certificate import certificate_view
 from farfield.report._chart import chart
 from farfield.report._collapse import KINDS, Box, Drawing, collapse
 from farfield.report._layout import HEIGHT, lay_out
-from farfield.report._pages import environment, styles, template_source
+from farfield.report._pages import environment, script, styles
 from farfield.report._words import (
     AuditData,
     caution,
@@ -28,6 +24,7 @@ from farfield.report._words import (
     path_text,
     place_text,
     power_of_ten,
+    provenance_rows,
     short_path_text,
     spoken,
     why,
@@ -95,8 +92,7 @@ def render_html(audit: dict[str, Any], certificate: dict[str, Any] | None = None
 
 def _view(audit: AuditData) -> dict[str, Any]:
     """Everything the template prints, ready to print."""
-    script = template_source("audit.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    source, script_hash = script("audit.js")
     outcomes = [r["outcome"] for r in audit["rules"]]
     return {
         "audit": audit,
@@ -115,10 +111,10 @@ def _view(audit: AuditData) -> dict[str, Any]:
         "counts": {o: outcomes.count(o) for o in ("failed", "passed", "not applicable", "unknown")},
         "titles": {r["code"]: r["title"] for r in audit["rules"]},
         "assumptions": _assumptions(audit),
-        "provenance": _provenance(audit["provenance"]),
+        "provenance": provenance_rows(audit["provenance"]),
         "css": styles("audit.css"),
-        "script": Markup(script),
-        "script_hash": f"sha256-{digest}",
+        "script": source,
+        "script_hash": script_hash,
     }
 
 
@@ -371,13 +367,3 @@ def _size(nested: Any) -> int:
 def _assumptions(audit: AuditData) -> list[tuple[str, str]]:
     labels = {n["name"]: node_label(n) for n in audit["graph"]["nodes"]}
     return [(labels.get(a["node"], a["node"]), a["text"]) for a in audit["growth"]["assumptions"]]
-
-
-def _provenance(provenance: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    rows = []
-    for key, value in provenance.items():
-        if isinstance(value, Mapping):
-            rows += [(f"{key}: {inner}", compact(v)) for inner, v in value.items()]
-        else:
-            rows.append((key, compact(value)))
-    return rows

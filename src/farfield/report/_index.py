@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from farfield.report._pages import environment, styles, template_source
+from farfield.report._pages import environment, script, styles
 from farfield.report._terminal import Page
-from farfield.report._words import clean, compact, interval_text, number
+from farfield.report._words import clean, interval_text, number, provenance_rows
 
 __all__ = ["print_index", "render_index"]
 
@@ -59,9 +56,8 @@ def render_index(
     True
     """
     shown = [_row(clean(row), pages or {}) for row in rows]
-    counts = {word: sum(row["word"] == word for row in shown) for word in _WORDS.values()}
-    script = template_source("index.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    counts = _counts(shown)
+    source, script_hash = script("index.js")
     about = clean(dict((run or {}).get("provenance") or {}))
     page: str = environment().get_template("index.html.j2").render(
         name=clean(name) or "checkpoints",
@@ -70,11 +66,11 @@ def render_index(
         with_errors=sum(row["failed"] for row in shown),
         has_range=any(row["range"] for row in shown),
         has_certificate=any(row["certified"] for row in shown),
-        provenance=_provenance(about),
+        provenance=provenance_rows(about),
         date=about.get("date", ""),
         css=styles("audit.css", "index.css"),
-        script=Markup(script),
-        script_hash=f"sha256-{digest}",
+        script=source,
+        script_hash=script_hash,
     )  # fmt: skip
     return page
 
@@ -98,7 +94,7 @@ def print_index(rows: Sequence[Mapping[str, Any]], console: Console | None = Non
     """
     page = Page(Console(highlight=False) if console is None else console)
     shown = [_row(clean(row), {}) for row in rows]
-    counts = {word: sum(row["word"] == word for row in shown) for word in _WORDS.values()}
+    counts = _counts(shown)
     head = Text(f"{len(shown):,} models: ")
     for i, (word, count) in enumerate(counts.items()):
         head.append(", " if i else "").append(f"{count:,} {word}", style=_STYLES[word] if count else "dim")
@@ -115,6 +111,10 @@ def print_index(rows: Sequence[Mapping[str, Any]], console: Console | None = Non
             page.put(word.capitalize() if i == 0 else " ", text, 0, i == 0)
         if len(wanted) > most:
             page.put(" ", Text(f"and {len(wanted) - most:,} more"))
+
+
+def _counts(shown: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {word: sum(row["word"] == word for row in shown) for word in _WORDS.values()}
 
 
 def _row(row: Mapping[str, Any], pages: Mapping[str, str]) -> dict[str, Any]:
@@ -148,13 +148,3 @@ def _row(row: Mapping[str, Any], pages: Mapping[str, str]) -> dict[str, Any]:
 
 def _link(target: str | None) -> str:
     return "" if not target else quote(target, safe="/")
-
-
-def _provenance(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for key, value in about.items():
-        if isinstance(value, Mapping):
-            rows += [(f"{key}: {inner}", compact(v)) for inner, v in value.items()]
-        else:
-            rows.append((key, compact(value)))
-    return rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache
 
 import jinja2
@@ -9,7 +11,7 @@ from markupsafe import Markup
 
 from farfield.report._words import listed, number, power_of_ten, ratio_text, shape_text
 
-__all__ = ["environment", "styles", "template_source"]
+__all__ = ["environment", "script", "styles", "template_source"]
 
 
 @cache
@@ -36,3 +38,10 @@ def template_source(name: str) -> str:
 def styles(*names: str) -> Markup:
     """Style sheets in a row, to be put into the page unescaped: they are ours."""
     return Markup("\n").join(Markup(template_source(name)) for name in names)
+
+
+def script(name: str) -> tuple[Markup, str]:
+    """A script of ours, to be put into the page unescaped, and the hash by which the page's policy lets it run."""
+    source = template_source(name)
+    digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+    return Markup(source), f"sha256-{digest}"

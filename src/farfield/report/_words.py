@@ -27,6 +27,7 @@ __all__ = [
     "path_text",
     "place_text",
     "power_of_ten",
+    "provenance_rows",
     "ratio_text",
     "shape_text",
     "short_path_text",
@@ -122,6 +123,23 @@ def compact(value: Any, most: int = 8) -> str:
     if isinstance(value, (list, tuple)):
         return listed([compact(v) for v in value], most) or "none"
     return number(value, 6)
+
+
+def provenance_rows(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Where something came from, a line each; what holds several things has one for each of them.
+
+    Examples
+    --------
+    >>> provenance_rows({"seed": 0, "versions": {"torch": "2.6"}})
+    [('seed', '0'), ('versions: torch', '2.6')]
+    """
+    rows: list[tuple[str, str]] = []
+    for key, value in about.items():
+        if isinstance(value, Mapping):
+            rows += [(f"{key}: {inner}", compact(v)) for inner, v in value.items()]
+        else:
+            rows.append((key, compact(value)))
+    return rows
 
 
 def interval_text(interval: Sequence[Any]) -> str:

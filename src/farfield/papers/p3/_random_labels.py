@@ -16,7 +16,17 @@ from farfield.learn import Training, predict_all, train
 from farfield.nn import GroupedLayerNorm
 from farfield.papers._experiment import Progress
 
-__all__ = ["Fitted", "Problem", "chain", "fit", "linear_accuracy", "load_problem", "shifted", "shrunk"]
+__all__ = [
+    "Fitted",
+    "Problem",
+    "chain",
+    "fit",
+    "linear_accuracy",
+    "linear_ceiling",
+    "load_problem",
+    "shifted",
+    "shrunk",
+]
 
 CLASSES = 10
 
@@ -109,6 +119,11 @@ def linear_accuracy(x: Tensor, y: Tensor, classes: int = CLASSES) -> dict[str, f
         "least_squares": share(solved),
         "gradient": float(weights.grad.abs().max()),
     }
+
+
+def linear_ceiling(found: Sequence[dict[str, float]]) -> Tensor:
+    """The better of the two linear classifiers of :func:`linear_accuracy`, for every problem."""
+    return torch.tensor([max(v["softmax"], v["least_squares"]) for v in found], dtype=torch.float64)
 
 
 def shifted(progress: Progress, before: int, total: int) -> Progress:

@@ -18,7 +18,15 @@ from farfield._intervals import mean_interval
 from farfield.learn import Training
 from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
-from farfield.papers.p3._random_labels import Fitted, Problem, fit, linear_accuracy, load_problem, shifted
+from farfield.papers.p3._random_labels import (
+    Fitted,
+    Problem,
+    fit,
+    linear_accuracy,
+    linear_ceiling,
+    load_problem,
+    shifted,
+)
 from farfield.report import Figure, Panel, Series, Table
 
 Results = dict[tuple[int, int], Fitted]
@@ -59,7 +67,7 @@ def run(
     for name, size in datasets.items():
         problem = load_problem(name, images=images, size=size, seeds=own)
         linear = [linear_accuracy(*problem.part(k)) for k in range(seeds)]
-        ceiling = torch.tensor([max(v["softmax"], v["least_squares"]) for v in linear], dtype=torch.float64)
+        ceiling = linear_ceiling(linear)
         found: Results = {}
         for g in groups:
             for depth in depths:

@@ -19,7 +19,15 @@ from farfield.lnnet import curvature
 from farfield.nn import GroupedLayerNorm
 from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
-from farfield.papers.p3._random_labels import Fitted, Problem, fit, linear_accuracy, load_problem, shifted
+from farfield.papers.p3._random_labels import (
+    Fitted,
+    Problem,
+    fit,
+    linear_accuracy,
+    linear_ceiling,
+    load_problem,
+    shifted,
+)
 from farfield.papers.p3.fig4 import spread
 from farfield.report import Figure, Panel, Series, Table
 
@@ -54,9 +62,7 @@ def run(
     for name, size in datasets.items():
         problem = load_problem(name, images=images, size=size, seeds=own)
         linear = [linear_accuracy(*problem.part(k)) for k in range(seeds)]
-        ceilings[name] = torch.tensor(
-            [max(v["softmax"], v["least_squares"]) for v in linear], dtype=torch.float64
-        )
+        ceilings[name] = linear_ceiling(linear)
         accuracy[name] = {}
         for g in groups:
             accuracy[name][g] = fit(
