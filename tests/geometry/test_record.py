@@ -1,6 +1,7 @@
 """The gap along a network: every layer's, in one pass, leaving nothing behind."""
 
 import math
+from collections import UserDict
 
 import pytest
 import torch
@@ -107,3 +108,34 @@ def test_errors_teach():
         record_isometry(net, draw(2, 3), layers=nn.LayerNorm)
     with pytest.raises(InvalidValueError, match="samples, tokens, features"):
         record_isometry(net, draw(2, 3), axis="token")
+
+
+def test_one_name_is_a_name_and_not_its_letters():
+    net = nn.Sequential()
+    net.add_module("norm", nn.LayerNorm(8))
+    x = draw(3, 8, dtype=torch.float32)
+    assert record_isometry(net, x, layers="norm").names == record_isometry(net, x, layers=["norm"]).names
+
+
+def test_any_mapping_of_arguments():
+    class Encoding(UserDict):
+        """As tokenizers return them: a mapping, and no dict."""
+
+    x = draw(3, 8)
+    record = record_isometry(nn.Identity(), Encoding(input=x))
+    assert record.gaps[0] == pytest.approx(by_hand(x), rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e170, 1e300])
+def test_no_scale_hides_the_gap(scale):
+    """Squares of these leave float64, the gap does not."""
+    x = draw(4, 9)
+    assert record_isometry(nn.Identity(), x * scale).gaps[0] == pytest.approx(by_hand(x), rel=1e-12)
+
+
+def test_rows_there_are_none_of():
+    for most in (0, -1):
+        with pytest.raises(InvalidValueError, match="most_rows"):
+            record_isometry(nn.Identity(), draw(4, 9), most_rows=most)
+    with pytest.raises(InvalidValueError, match="None of the 1 modules"):
+        record_isometry(nn.Identity(), draw(0, 9))

@@ -148,3 +148,30 @@ def test_refusals():
         curvature(nn.LayerNorm(4), torch.ones(4, dtype=torch.long))
     with as_users_run_it(), pytest.raises(InvalidValueError, match="2 probes"):
         estimate_curvature(nn.LayerNorm(4), torch.ones(4), probes=1)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1e-8), (torch.float32, 1e8), (torch.float64, 1e-70)])
+@pytest.mark.parametrize(
+    "norm", [nn.LayerNorm(6, eps=0.0, elementwise_affine=False), Project(), GroupedLayerNorm(6, 2, norm_eps=0.0)]
+)
+def test_any_scale_that_the_result_survives(norm, dtype, scale):
+    """H has degree −4; the sixth power of the spread leaves the range of numbers long before."""
+    x = torch.tensor([0.3, -1.2, 0.7, 2.0, 0.1, -0.4], dtype=torch.float64)
+    expected = float(curvature(norm, x)) / scale**4
+    assert float(curvature(norm, (x * scale).to(dtype))) == pytest.approx(expected, rel=1e-4, abs=0)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e3, 1e6])
+def test_pairs_with_epsilon_do_not_cancel(spread):
+    """f₁ = a/√(a² + ε) with a = (x₁ − x₂)/2, whose second derivative is −3εa/(a² + ε)^{5/2}: four times over four."""
+    a, eps = spread * 0.7310585, 1e-2
+    x = torch.tensor([a + 0.3, 0.3 - a], dtype=torch.float64)
+    second = 3 * eps * a / (a * a + eps) ** 2.5
+    expected = 2 * 4 * (second / 4) ** 2
+    found = curvature(GroupedLayerNorm(2, 1, elementwise_affine=False, norm_eps=eps), x)
+    assert float(found) == pytest.approx(expected, rel=1e-8, abs=0)
+
+
+def test_no_points_no_values():
+    found = estimate_curvature(nn.Linear(4, 3), torch.zeros(2, 0, 4))
+    assert found.value.shape == found.standard_error.shape == (2, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ def record_isometry(
     model: nn.Module,
     batch: Any,
     *,
-    layers: type[nn.Module] | tuple[type[nn.Module], ...] | Iterable[str] | None = None,
+    layers: type[nn.Module] | tuple[type[nn.Module], ...] | str | Iterable[str] | None = None,
     axis: Literal["sample", "token"] = "sample",
     most_rows: int | None = None,
 ) -> IsometryRecord:
@@ -61,14 +61,17 @@ def record_isometry(
     model
         Any module.
     batch
-        What it is called with: a tensor, a tuple of arguments or a dict of them by name.
+        What it is called with: a tensor, a tuple of arguments or a mapping of them by name, such as what a tokenizer of
+        transformers returns.
     layers
-        Types of modules, or names as ``named_modules`` has them; every module without children by default.
+        A type of modules or several, a name as ``named_modules`` has it or several; every module without children by
+        default.
     axis
         ``"sample"``: rows are the samples, all else is flattened, and modules whose output has another first axis are
         passed over. ``"token"``: outputs of shape (samples, tokens, features), a matrix of tokens for each sample.
+        Padding counts as tokens: give texts of different lengths one at a time.
     most_rows
-        Compare only the first so many rows.
+        Compare only the first so many rows, at least one.
 
     Returns
     -------
@@ -88,6 +91,8 @@ def record_isometry(
     """
     if axis not in ("sample", "token"):
         raise InvalidValueError(f"Rows are compared along the axis 'sample' or 'token', got {axis!r}.")
+    if most_rows is not None and most_rows < 1:
+        raise InvalidValueError(f"A Gram matrix has one row or more, got most_rows={most_rows}.")
     arguments, keywords = _arguments(batch)
     count = _count(arguments, keywords)
     found: list[tuple[str, str, float, int]] = []
@@ -117,8 +122,8 @@ def record_isometry(
 
 
 def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(batch, dict):
-        return (), batch
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
     return (batch if isinstance(batch, tuple) else (batch,)), {}
 
 
@@ -130,12 +135,12 @@ def _count(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int | None:
 
 
 def _chosen(
-    model: nn.Module, layers: type[nn.Module] | tuple[type[nn.Module], ...] | Iterable[str] | None
+    model: nn.Module, layers: type[nn.Module] | tuple[type[nn.Module], ...] | str | Iterable[str] | None
 ) -> list[tuple[str, nn.Module]]:
     every = dict(model.named_modules())
     if layers is None:
         return [(name, module) for name, module in every.items() if not any(True for _ in module.children())]
-    if isinstance(layers, type):
+    if isinstance(layers, (type, str)):
         layers = (layers,)
     wanted = tuple(layers)
     types = tuple(kind for kind in wanted if isinstance(kind, type))
@@ -155,7 +160,7 @@ def _rows(output: Any, axis: str, count: int | None) -> Tensor | None:
     """Shape (matrices, rows, features), or None for an output that has no such rows."""
     if isinstance(output, (tuple, list)):
         output = next((o for o in output if isinstance(o, Tensor)), None)
-    if not isinstance(output, Tensor) or not output.is_floating_point():
+    if not isinstance(output, Tensor) or not output.is_floating_point() or output.numel() == 0:
         return None
     if axis == "token":
         return output if output.ndim == 3 else None
@@ -167,9 +172,14 @@ def _gap(rows: Tensor) -> float:
     gaps = []
     for x in rows:
         step = max(1, _PIECE // len(x))
+        low, high = x.aminmax()
+        largest = max(-float(low), float(high))
+        # The gap has no units: only where squares would leave float64's range.
+        unit = 1.0 if 1e-140 < largest < 1e140 or not 0 < largest < float("inf") else largest
         gram = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
         for start in range(0, x.shape[1], step):
             piece = x[:, start : start + step].double()
+            piece = piece if unit == 1.0 else piece / unit
             gram.addmm_(piece, piece.mT)
         usable = bool(torch.isfinite(gram).all()) and bool(gram.any())
         gaps.append(float(isometry_gap(gram)) if usable else float("nan"))

@@ -48,7 +48,10 @@ def closed_curvature(f: Any, x: Tensor) -> Tensor | None:
 
     and its squared norm, since c_i·z = z_i,
 
-    .. math:: \frac{2|c_i|^2 q + z_i^2 (\operatorname{tr} C + 6 - 18\rho + 9\rho^2)}{m^2 s^6} .
+    .. math:: \frac{2|c_i|^2 q + z_i^2 (\operatorname{tr} C - 3 + 9(1-\rho)^2)}{m^2 s^6} .
+
+    1 − ρ = ε/s² is taken as such, and the sixth power of s is not formed: nothing cancels, and what leaves the range
+    of numbers is H itself. Where tr C = 1 (a centred pair, one feature alone) the first two terms cancel exactly.
     """
     norm = _recognised(f, x.shape[-1], x.dtype)
     if norm is None:
@@ -60,12 +63,13 @@ def closed_curvature(f: Any, x: Tensor) -> Tensor | None:
     trace, diagonal = (m - 1, 1 - 1 / m) if norm.centred else (m, 1.0)
     q = z.square().sum(-1, keepdim=True)
     variance = q / m + norm.norm_eps
-    rho = q / (m * variance)
-    square = (2 * diagonal * q + z.square() * (trace + 6 - 18 * rho + 9 * rho.square())) / (
-        m * m * variance * variance * variance
-    )
-    if norm.centred and m == 2 and norm.norm_eps == 0.0:
-        square = torch.zeros_like(square)  # a sign: flat on both sides
+    unit = z.square() / variance
+    bent = 9 * (norm.norm_eps / variance).square() * unit
+    if trace > 1:
+        bent = bent + 2 * diagonal * (q / variance) + (trace - 3) * unit
+    elif norm.norm_eps == 0.0:
+        bent = torch.zeros_like(bent)  # a sign: flat on both sides
+    square = bent / variance / variance / (m * m)
     if norm.weight is not None:
         square = square * norm.weight.detach().to(x).reshape(norm.groups, m).square()
     return square.sum((-2, -1))

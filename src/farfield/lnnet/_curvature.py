@@ -158,7 +158,7 @@ def estimate_curvature(
     if probes < 2:
         raise InvalidValueError(f"A standard error takes 2 probes or more, got {probes}.")
     one = _rowwise(f)
-    means, errors = [], []
+    means, errors = [x.new_zeros(0)], [x.new_zeros(0)]
     for point in x.detach().reshape(-1, x.shape[-1]):
         outputs = one(point).numel()
         u = _signs((probes, outputs), x, generator)
@@ -173,11 +173,11 @@ def estimate_curvature(
             return product.square().sum()
 
         values = vmap(probe, chunk_size=_AT_ONCE)(u, v)
-        means.append(values.mean())
-        errors.append(values.std() / math.sqrt(probes))
+        means.append(values.mean()[None])
+        errors.append(values.std()[None] / math.sqrt(probes))
     shape = x.shape[:-1]
     return CurvatureEstimate(
-        torch.stack(means).reshape(shape).detach(), torch.stack(errors).reshape(shape).detach(), probes
+        torch.cat(means).reshape(shape).detach(), torch.cat(errors).reshape(shape).detach(), probes
     )
 
 
