@@ -53,7 +53,7 @@ def test_json_has_the_librarys_numbers(monkeypatch, capsys):
     net = lnnet.construct(x, y, rule="paper", generator=torch.Generator().manual_seed(5))
     assert found["right"] == found["points"] == 15
     assert (found["depth"], found["margin"]) == (net.depth, net.margin)
-    assert found["digits_needed"] == lnnet.smallest_digits(net, x, y) <= found["digits_that_suffice"]
+    assert found["digits_needed"] == lnnet.smallest_digits(net, x, y) <= found["digits_estimated"]
     assert found["lssr_before"] == float(lnnet.lssr(x, y)) and len(found["lssr_after"]) == net.depth
 
 

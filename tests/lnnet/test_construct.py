@@ -1,5 +1,7 @@
 """LN-Nets for any points and labels: right answers, depth, structure, precision, and every degenerate input."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -178,7 +180,7 @@ def test_points_closer_than_rounding_are_refused_with_the_digits_that_would_do()
     with pytest.raises(PrecisionError, match=r"needs 2\d digits") as caught:
         construct(x, torch.tensor([0, 1, 0, 1]))
     assert "float64, which has 15.7" in str(caught.value)
-    near = torch.tensor([[0.0], [1e-9], [1.0], [2.0]], dtype=torch.float64)
+    near = torch.tensor([[1.0], [1.0 + 1e-9], [2.0], [3.0]], dtype=torch.float64)  # two are one in float32
     with pytest.raises(PrecisionError, match=r"float32, which has 6\.9"):
         construct(near, torch.tensor([0, 1, 0, 1]), dtype=torch.float32)
     assert check(near, torch.tensor([0, 1, 0, 1]), "fold").readout.weight.dtype == torch.float64
@@ -248,3 +250,56 @@ def test_a_network_with_one_weight_changed_would_be_seen():
     with torch.no_grad():
         net.body[0].bias[0] += 0.3 * net.body[0].weight.norm()  # of all three, the norm would take it away
     assert not torch.equal(net.predict(x), y)
+
+
+def test_points_beyond_the_range_of_float32_are_not_classified_by_accident():
+    """In float32 two of them are ∞ and their scores NaN, of which argmax makes label 0: the right one."""
+    x = torch.tensor([[1.7e308], [-1.7e308], [0.0]], dtype=torch.float64)
+    for rule in ("fold", "paper"):
+        net = check(x, torch.tensor([0, 0, 1]), rule)
+        assert net.readout.weight.dtype == torch.float64
+        assert bool(torch.isfinite(net(x)).all()) and net.margin > 0
+
+
+def test_differences_too_small_for_any_weight():
+    x, y = problem(3, largest=20)
+    with pytest.raises(InvalidValueError, match="Multiply the points"):
+        construct(x * 1e-310, y)
+    # Beside features that tell the points apart they do no harm.
+    check(torch.cat([x, x * 1e-310], 1), y, "fold")
+
+
+def test_what_is_not_a_real_number_or_a_label_is_said():
+    y = torch.tensor([0, 1])
+    with as_users_run_it():
+        with pytest.raises(InvalidValueError, match="complex"):
+            construct(torch.tensor([[1.0 + 1.0j], [1.0 - 1.0j]]), y)
+        with pytest.raises(InvalidValueError, match="NaN"):
+            construct(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, float("nan")]))
+        with pytest.raises(InvalidValueError, match="2\\^53"):
+            construct(torch.tensor([[2**60], [2**60 + 1]]), y)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_network_from_exact_arithmetic_is_used_where_it_survives_rounding(seed):
+    """Pairs of points 1e-13 apart: either a network, or a refusal that does not contradict itself."""
+    x = torch.randn(10, 2, generator=seeded(seed), dtype=torch.float64)
+    x, y = torch.cat([x, x + 1e-13]), torch.arange(20) // 10
+    refusal = ""
+    try:
+        net = check(x, y, "fold", 1)
+        assert smallest_digits(net, x, y) <= net.precision
+    except PrecisionError as error:
+        refusal = str(error)
+    found = re.search(r"needs (\d+) digits", refusal)
+    assert seed or not refusal
+    assert found is None or int(found.group(1)) > 15.7 or "round more often" in refusal
+
+
+def test_labels_that_a_network_does_not_know():
+    x, y = problem(0, largest=10)
+    net = construct(x, y, generator=seeded())
+    with pytest.raises(InvalidValueError, match=r"does not know the labels \[99\]"):
+        smallest_digits(net, x, torch.full_like(y, 99))
+    with pytest.raises(InvalidValueError, match="labels"):
+        smallest_digits(net, x, y[:-1])

@@ -150,9 +150,12 @@ def test_refusals():
         estimate_curvature(nn.LayerNorm(4), torch.ones(4), probes=1)
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1e-8), (torch.float32, 1e8), (torch.float64, 1e-70)])
 @pytest.mark.parametrize(
-    "norm", [nn.LayerNorm(6, eps=0.0, elementwise_affine=False), Project(), GroupedLayerNorm(6, 2, norm_eps=0.0)]
+    ("dtype", "scale"), [(torch.float32, 1e-8), (torch.float32, 1e8), (torch.float64, 1e-70)]
+)
+@pytest.mark.parametrize(
+    "norm",
+    [nn.LayerNorm(6, eps=0.0, elementwise_affine=False), Project(), GroupedLayerNorm(6, 2, norm_eps=0.0)],
 )
 def test_any_scale_that_the_result_survives(norm, dtype, scale):
     """H has degree −4; the sixth power of the spread leaves the range of numbers long before."""

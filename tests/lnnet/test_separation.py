@@ -148,3 +148,30 @@ def test_a_wrong_closed_form_would_be_seen():
     within = a - np.stack([a[y.numpy() == c].mean(0) for c in range(2)])[y.numpy()]
     wrong = scipy.linalg.eigh(within.T @ within, a.T @ a, eigvals_only=True).mean()
     assert abs(wrong - float(lssr(x, y))) > 1e-2
+
+
+def test_units_of_features_that_differ_by_more_than_squares_bear():
+    x, y = problem(0, d=3)
+    units = torch.tensor([1e-200, 1.0, 1e200], dtype=torch.float64)
+    assert float(lssr(x * units, y)) == pytest.approx(float(lssr(x, y)), rel=1e-10)
+
+
+def test_differences_beyond_the_largest_number():
+    x, y = torch.tensor([[1.7e308], [-1.7e308], [0.0]], dtype=torch.float64), torch.tensor([0, 0, 1])
+    small = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)
+    for f in (ssr, lssr):
+        assert float(f(x, y)) == pytest.approx(float(f(small, y)), rel=1e-12)
+
+
+def test_integers_keep_their_digits():
+    x, y = torch.tensor([[2**40], [2**40 + 1], [2**40 + 3]]), torch.tensor([0, 1, 1])
+    small = torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64)
+    with as_users_run_it():
+        for f in (ssr, lssr):
+            assert float(f(x, y)) == pytest.approx(float(f(small, y)), rel=1e-12)
+
+
+def test_points_without_features_and_complex_ones_are_refused():
+    for x in (torch.zeros(3, 0), torch.tensor([[1.0j], [2.0j], [0.0j]])):
+        with as_users_run_it(), pytest.raises(InvalidValueError, match="real and finite"):
+            lssr(x, torch.tensor([0, 1, 0]))

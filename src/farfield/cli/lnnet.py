@@ -55,7 +55,7 @@ def demo(
         "right": int((net.predict(x) == y).sum()),
         "margin": net.margin,
         "dtype": str(net.readout.weight.dtype).removeprefix("torch."),
-        "digits_that_suffice": net.precision,
+        "digits_estimated": net.precision,
         "digits_needed": smallest_digits(net, x, y),
         "lssr_before": float(lssr(x, y)),
         "lssr_after": [float(lssr(c, y)) for c in net.circles(x)],
@@ -99,8 +99,8 @@ def _show(facts: dict[str, Any]) -> None:
     typer.echo(f"depth       {facts['depth']} LayerNorm of width 3, rule {facts['rule']!r}")
     typer.echo(f"margin      {facts['margin']:.3g} on a line of length 2")
     typer.echo(
-        f"precision   {facts['dtype']}; digits needed: {facts['digits_needed']}, proved to suffice to first order: "
-        f"{facts['digits_that_suffice']}"
+        f"precision   {facts['dtype']}; digits needed: {facts['digits_needed']}, estimated to first order: "
+        f"{facts['digits_estimated']}"
     )
     after = facts["lssr_after"]
     path = [facts["lssr_before"], *(after if len(after) <= 6 else (*after[:3], after[-1]))]

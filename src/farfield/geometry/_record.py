@@ -61,8 +61,8 @@ def record_isometry(
     model
         Any module.
     batch
-        What it is called with: a tensor, a tuple of arguments or a mapping of them by name, such as what a tokenizer of
-        transformers returns.
+        What it is called with: a tensor, a tuple of arguments or a mapping of them by name, as tokenizers
+        return it.
     layers
         A type of modules or several, a name as ``named_modules`` has it or several; every module without children by
         default.
@@ -140,9 +140,7 @@ def _chosen(
     every = dict(model.named_modules())
     if layers is None:
         return [(name, module) for name, module in every.items() if not any(True for _ in module.children())]
-    if isinstance(layers, (type, str)):
-        layers = (layers,)
-    wanted = tuple(layers)
+    wanted = (layers,) if isinstance(layers, (type, str)) else tuple(layers)
     types = tuple(kind for kind in wanted if isinstance(kind, type))
     names = {name for name in wanted if isinstance(name, str)}
     unknown = names - set(every)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
-from farfield.lnnet._exact import digits_of_plan
+from farfield.lnnet._exact import Layers, exact_plan, smallest_digits
 from farfield.lnnet._fold import Array
 from farfield.lnnet._network import LNNet, maps
-from farfield.lnnet._plan import Plan, plan
+from farfield.lnnet._plan import LEAST_SPREAD, Plan, plan
 from farfield.lnnet._search import Search
 
 __all__ = ["construct"]
@@ -73,7 +73,8 @@ def construct(
     Raises
     ------
     InvalidValueError
-        If two equal points have different labels (both are named), or the points are not a finite matrix.
+        If two equal points have different labels (both are named), or the points are not a finite real matrix that
+        float64 holds and tells apart.
     PrecisionError
         If rounding makes it impossible; the message says how many digits would do.
 
@@ -108,12 +109,24 @@ def construct(
         for (power, far), entries in zip(attempts, _ENTRIES, strict=False):
             search = Search(rule, torch.finfo(kind).eps, power, far, entries, retreats)
             found = plan(points, index, search, rng)
-            net = None if found is None else _checked(found, x, y, labels, kind)
+            net = None if found is None else _checked(_weights(found), x, y, labels, kind)
             if found is not None and net is not None:
                 net.precision = max(1, math.ceil(-math.log10(found.worst)))
                 net.rule = rule
                 return net.to(x.device)
-    raise _too_coarse(points, index, labels, rule, kinds[-1], rng)
+    # First-order bounds are wide: what is built in exact arithmetic may survive rounding where they saw no way.
+    exact = exact_plan(points, index, rule, rng)
+    coarse = _too_coarse(len(points), len(labels), kinds[-1], None if exact is None else exact.digits)
+    net = None if exact is None else _checked(exact.layers, x, y, labels, kinds[-1])
+    if net is None:
+        raise coarse
+    net.rule = rule
+    try:
+        net.precision = smallest_digits(net, x.detach(), y)
+    except PrecisionError:
+        # Right by its roundings alone: with more digits it would err.
+        raise coarse from None
+    return net.to(x.device)
 
 
 def distinct(x: Tensor, y: Tensor) -> tuple[Array, Array, Tensor]:
@@ -122,11 +135,29 @@ def distinct(x: Tensor, y: Tensor) -> tuple[Array, Array, Tensor]:
         raise InvalidValueError(
             f"Points are a matrix, one a row, with one label each; got shapes {tuple(x.shape)} and {tuple(y.shape)}."
         )
+    if x.is_complex() or bool(torch.isnan(y).any()):
+        raise InvalidValueError(
+            f"Points are real and labels equal to themselves; got points of {x.dtype}"
+            + (" and a label that is NaN." if bool(torch.isnan(y).any()) else ".")
+        )
     if not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x).all(1)).nonzero()[0])
         raise InvalidValueError(f"Points are finite; point {row} is {x[row].tolist()}.")
     labels, index = torch.unique(y, return_inverse=True)
-    points, group = torch.unique(x.detach().to("cpu", torch.float64), dim=0, return_inverse=True)
+    values = x.detach().to("cpu", torch.float64)
+    if not x.is_floating_point() and bool((values.abs() > 2**53).any()):
+        raise InvalidValueError(
+            "Integers up to 2^53 are numbers of float64, and larger ones may fall together; the largest here is "
+            f"{values.abs().max():.3g}. Subtract what the points have in common, or scale them yourself."
+        )
+    points, group = torch.unique(values, dim=0, return_inverse=True)
+    spread = points.amax(0) / 2 - points.amin(0) / 2
+    small = (spread > 0) & (spread <= LEAST_SPREAD)
+    if bool(small.any()) and len(torch.unique(torch.where(small, 0.0, points), dim=0)) < len(points):
+        raise InvalidValueError(
+            f"Some points differ only in features that spread over less than {LEAST_SPREAD:g}, which would take "
+            "weights beyond float64's range. Multiply the points by a large number."
+        )
     first: dict[int, int] = {}
     for k, g in enumerate(group.tolist()):
         other = first.setdefault(g, k)
@@ -139,21 +170,28 @@ def distinct(x: Tensor, y: Tensor) -> tuple[Array, Array, Tensor]:
     return points.numpy(), index.cpu()[rows].numpy(), labels
 
 
-def _checked(found: Plan, x: Tensor, y: Tensor, labels: Tensor, dtype: torch.dtype) -> LNNet | None:
-    """The network of a plan with its margin, or None if it errs on some point in some batch."""
+def _weights(found: Plan) -> Layers:
+    """Of the linear maps; none where they leave the range of floats."""
     try:
-        layers = maps(found)
+        return maps(found)
     except OverflowError:
-        return None
+        return []
+
+
+def _checked(layers: Layers, x: Tensor, y: Tensor, labels: Tensor, dtype: torch.dtype) -> LNNet | None:
+    """The network of some weights with its margin, or None if it errs on some point in some batch."""
     rows = [row for weights, bias in layers for row in (*weights, bias)]
-    if not all(math.isfinite(float(v)) for row in rows for v in row):
+    if not rows or not all(math.isfinite(float(v)) for row in rows for v in row):
         return None
     net = LNNet(layers, labels.cpu(), dtype=dtype)
     x, y = x.detach().cpu(), y.cpu()
     half = max(1, len(x) // 2)
     parts = [(x, y), (x[:half], y[:half]), (x[half:], y[half:])]
     parts += [(x[k : k + 1], y[k : k + 1]) for k in range(min(len(x), _ALONE))]
-    if not all(torch.equal(net.predict(a), b) for a, b in parts):
+    # A point beyond the range of the dtype has scores of NaN, of which argmax makes some label.
+    with torch.no_grad():
+        finite = bool(torch.isfinite(net(x)).all())
+    if not finite or not all(torch.equal(net.predict(a), b) for a, b in parts):
         return None
     t = net.lines(x)[-1].double()
     order = t.argsort()
@@ -166,18 +204,17 @@ def _checked(found: Plan, x: Tensor, y: Tensor, labels: Tensor, dtype: torch.dty
     return net
 
 
-def _too_coarse(
-    points: Array, index: Array, labels: Tensor, rule: str, dtype: torch.dtype, rng: np.random.Generator
-) -> PrecisionError:
-    digits = digits_of_plan(points, index, rule, rng)
+def _too_coarse(points: int, classes: int, dtype: torch.dtype, digits: int | None) -> PrecisionError:
     have = -math.log10(torch.finfo(dtype).eps)
     said = (
-        f"a network that needs {digits} digits was found in exact arithmetic"
-        if digits is not None
-        else "none was found in exact arithmetic either, within the time that takes"
+        "none was found in exact arithmetic either, within the time that takes"
+        if digits is None
+        else f"a network that needs {digits} digits was found in exact arithmetic"
     )
+    if digits is not None and digits <= have:
+        said += ", but it errs in the products and norms of torch, which round more often"
     return PrecisionError(
-        f"{len(points)} points in {len(labels)} classes are too close for an LN-Net in {dtype}, which has {have:.1f} "
+        f"{points} points in {classes} classes are too close for an LN-Net in {dtype}, which has {have:.1f} "
         f"decimal digits: {said}. Use rule='fold', dtype=torch.float64, or fewer points; with more features the "
         "first projection keeps points further apart."
     )

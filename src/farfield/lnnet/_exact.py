@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import mpmath
@@ -10,13 +11,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from farfield._typing import Float
-from farfield.errors import PrecisionError
+from farfield.errors import InvalidValueError, PrecisionError
 from farfield.lnnet._fold import Array, Fold, fold, read
 from farfield.lnnet._network import LNNet, Matrix, maps
 from farfield.lnnet._plan import Numbers, Plan, plan, project, projected
 from farfield.lnnet._search import Search
 
-__all__ = ["digits_of_plan", "smallest_digits"]
+__all__ = ["Exact", "exact_plan", "smallest_digits"]
 
 _SIZES = (24, 40, 80)
 """Digits in which a network is looked for when float64 does not do."""
@@ -30,6 +31,14 @@ _PARTS = (0.5, 0.43, 0.37, 0.58)
 _NUMBERS = Numbers(mpmath.mpf, mpmath.sqrt, mpmath.mag)
 
 Layers = list[tuple[Matrix, list[Any]]]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A network built in exact arithmetic: weights for torch's LayerNorm, and the digits found to be needed."""
+
+    layers: Layers
+    digits: int
 
 
 def smallest_digits(net: LNNet, x: Float[Tensor, "m d"], y: Tensor, *, most: int = 60) -> int:
@@ -50,6 +59,8 @@ def smallest_digits(net: LNNet, x: Float[Tensor, "m d"], y: Tensor, *, most: int
 
     Raises
     ------
+    InvalidValueError
+        If a label is none of the network's.
     PrecisionError
         If the network errs even with ``most`` digits.
 
@@ -65,6 +76,12 @@ def smallest_digits(net: LNNet, x: Float[Tensor, "m d"], y: Tensor, *, most: int
     linear = [m for m in net.modules() if isinstance(m, nn.Linear)]
     layers = [(m.weight.tolist(), m.bias.tolist()) for m in linear]
     place = {label: k for k, label in enumerate(net.labels.tolist())}
+    strange = sorted(set(y.tolist()) - set(place))
+    if strange or len(x) != len(y):
+        raise InvalidValueError(
+            f"Points are {len(x)} and labels {len(y)}, each one that the network was built for; it does not know the "
+            f"labels {strange[:5]}."
+        )
     wanted = [place[label] for label in y.tolist()]
     found = _smallest(layers, x.double().tolist(), wanted, most)
     if found is None:
@@ -75,21 +92,22 @@ def smallest_digits(net: LNNet, x: Float[Tensor, "m d"], y: Tensor, *, most: int
     return found
 
 
-def digits_of_plan(points: Array, label: Array, rule: Any, rng: np.random.Generator) -> int | None:
-    """Digits that a network built in exact arithmetic needs; None if none was found."""
+def exact_plan(points: Array, label: Array, rule: Any, rng: np.random.Generator) -> Exact | None:
+    """A network built in exact arithmetic; None if none was found."""
     rows, wanted = points.tolist(), label.tolist()
     for digits in _SIZES if len(points) <= _MOST else ():
         with mpmath.workdps(2 * digits):
             found = plan(points, label, Search(rule, 10.0**-digits, 0.5, 1.0, 300_000), rng, _NUMBERS)
             if found is not None:
-                return _smallest(_layers(found, digits), rows, wanted, 2 * digits)
+                needed = _smallest(_layers(found, digits), rows, wanted, 2 * digits)
+                return None if needed is None else Exact(maps(found, _NUMBERS), needed)
     for digits in _OWN if len(points) <= _FEW else ():
         with mpmath.workdps(digits):
             found = own_order(points, label, rng)
             if found is not None:
                 needed = _smallest(_layers(found, digits), rows, wanted, digits)
                 if needed is not None:
-                    return needed
+                    return Exact(maps(found, _NUMBERS), needed)
     return None
 
 

@@ -12,10 +12,12 @@ import numpy as np
 from farfield.lnnet._fold import Array, Fold, Line, between_runs, errors, fold, read, runs, separation
 from farfield.lnnet._search import Search, next_fold
 
-__all__ = ["Numbers", "Plan", "Projection", "float_numbers", "plan", "project", "projected"]
+__all__ = ["LEAST_SPREAD", "Numbers", "Plan", "Projection", "float_numbers", "plan", "project", "projected"]
 
 _DRAWS = 32
 """Random directions of which the first layer takes the best."""
+LEAST_SPREAD = 1e-280
+"""Features that spread over less are not looked at: their weights would leave float64's range."""
 _BACK = 6
 """Layers that are taken back at a dead end."""
 
@@ -74,7 +76,7 @@ def project(points: Array, label: Array, search: Search, rng: np.random.Generato
     low, high = points.min(0), points.max(0)
     # Halved first: the difference of two large numbers of opposite signs may overflow.
     spread = high / 2 - low / 2
-    moving = spread > 0
+    moving = spread > LEAST_SPREAD
     best: tuple[tuple[bool, float], Projection] | None = None
     for _ in range(_DRAWS if moving.sum() > 1 else 1):
         direction = rng.standard_normal(points.shape[1]) if moving.sum() > 1 else np.ones(points.shape[1])

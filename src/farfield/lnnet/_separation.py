@@ -70,10 +70,8 @@ def lssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:
     >>> round(float(lssr(x, torch.tensor([0, 1, 1, 0]))), 12), round(float(lssr(x, torch.tensor([0, 0, 0, 1]))), 12)
     (1.0, 0.333333333333)
     """
-    centred, index = _prepared(x, y)
     # Each feature by its own size: the value does not change, and the rank no longer depends on units.
-    size = centred.abs().amax(0)
-    scaled = centred / torch.where(size > 0, size, 1.0)
+    scaled, index = _prepared(x, y, each=True)
     basis, spread, _ = torch.linalg.svd(scaled, full_matrices=False)
     rank = int((spread > max(x.shape) * torch.finfo(spread.dtype).eps * spread[0]).sum())
     within = _within(basis[:, :rank], index)
@@ -81,22 +79,27 @@ def lssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:
     return least.square().clamp(max=1.0)
 
 
-def _prepared(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    if x.ndim != 2 or y.shape != x.shape[:1] or len(x) == 0 or not bool(torch.isfinite(x).all()):
+def _prepared(x: Tensor, y: Tensor, *, each: bool = False) -> tuple[Tensor, Tensor]:
+    """Centred points in units of the largest difference, or each feature in its own; and classes from 0."""
+    wrong = x.ndim != 2 or y.shape != x.shape[:1] or x.numel() == 0 or x.is_complex()
+    if wrong or not bool(torch.isfinite(x).all()):
         raise InvalidValueError(
-            f"Points are finite, one a row, with one label each; got points of shape {tuple(x.shape)} and labels of "
-            f"shape {tuple(y.shape)}{'' if bool(torch.isfinite(x).all()) else ', with entries that are not finite'}."
+            f"Points are real and finite, one a row, with one label each; got {x.dtype} of shape "
+            f"{tuple(x.shape)} and labels of shape {tuple(y.shape)}"
+            f"{'' if bool(torch.isfinite(x).all()) else ', with entries that are not finite'}."
         )
     if x.dtype not in (torch.float32, torch.float64):
-        x = x.to(torch.float32)
+        x = x.to(torch.float32 if x.is_floating_point() else torch.float64)
     # From the first point and in units of the largest difference, so that squares neither cancel nor overflow.
     moved = x - x[0]
-    largest = moved.abs().max()
-    if not bool(largest > 0):
+    if not bool(torch.isfinite(moved).all()):
+        moved = x / 2 - x[0] / 2
+    largest = moved.abs().amax(0) if each else moved.abs().max()
+    if not bool((largest > 0).any()):
         raise InvalidValueError(
             f"All {len(x)} points are equal: they have no spread to divide. Give points that differ."
         )
-    moved = moved / largest
+    moved = moved / torch.where(largest > 0, largest, 1.0)
     return moved - moved.mean(0), torch.unique(y, return_inverse=True)[1]
 
 
