@@ -303,3 +303,10 @@ def test_labels_that_a_network_does_not_know():
         smallest_digits(net, x, torch.full_like(y, 99))
     with pytest.raises(InvalidValueError, match="labels"):
         smallest_digits(net, x, y[:-1])
+
+
+def test_what_was_not_tried_is_not_said_to_have_failed():
+    """Exact arithmetic is for few points; a refusal of many must not speak of it as tried."""
+    x = torch.cat([torch.zeros(1), torch.tensor([1e-30]), torch.arange(1.0, 250.0)]).double()[:, None]
+    with pytest.raises(PrecisionError, match="is tried for 200 points or fewer"):
+        construct(x, torch.arange(len(x)) % 2, generator=seeded())

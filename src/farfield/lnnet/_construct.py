@@ -11,7 +11,7 @@ from torch import Tensor
 
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
-from farfield.lnnet._exact import Layers, exact_plan, smallest_digits
+from farfield.lnnet._exact import MOST_EXACT, Layers, exact_plan, smallest_digits
 from farfield.lnnet._fold import Array
 from farfield.lnnet._network import LNNet, maps
 from farfield.lnnet._plan import LEAST_SPREAD, Plan, plan
@@ -76,7 +76,7 @@ def construct(
         If two equal points have different labels (both are named), or the points are not a finite real matrix that
         float64 holds and tells apart.
     PrecisionError
-        If rounding makes it impossible; the message says how many digits would do.
+        If no network was found that survives rounding; up to 200 points the message says how many digits would do.
 
     References
     ----------
@@ -206,13 +206,14 @@ def _checked(layers: Layers, x: Tensor, y: Tensor, labels: Tensor, dtype: torch.
 
 def _too_coarse(points: int, classes: int, dtype: torch.dtype, digits: int | None) -> PrecisionError:
     have = -math.log10(torch.finfo(dtype).eps)
-    said = (
-        "none was found in exact arithmetic either, within the time that takes"
-        if digits is None
-        else f"a network that needs {digits} digits was found in exact arithmetic"
-    )
-    if digits is not None and digits <= have:
-        said += ", but it errs in the products and norms of torch, which round more often"
+    if digits is not None:
+        said = f"a network that needs {digits} digits was found in exact arithmetic"
+        if digits <= have:
+            said += ", but it errs in the products and norms of torch, which round more often"
+    elif points > MOST_EXACT:
+        said = f"exact arithmetic, which would say how many are needed, is tried for {MOST_EXACT} points or fewer"
+    else:
+        said = "none was found in exact arithmetic either, within the time that takes"
     return PrecisionError(
         f"{points} points in {classes} classes are too close for an LN-Net in {dtype}, which has {have:.1f} "
         f"decimal digits: {said}. Use rule='fold', dtype=torch.float64, or fewer points; with more features the "

@@ -17,11 +17,11 @@ from farfield.lnnet._network import LNNet, Matrix, maps
 from farfield.lnnet._plan import Numbers, Plan, plan, project, projected
 from farfield.lnnet._search import Search
 
-__all__ = ["Exact", "exact_plan", "smallest_digits"]
+__all__ = ["MOST_EXACT", "Exact", "exact_plan", "smallest_digits"]
 
 _SIZES = (24, 40, 80)
 """Digits in which a network is looked for when float64 does not do."""
-_MOST = 200
+MOST_EXACT = 200
 """Points up to which that is worth the time."""
 _OWN = (100, 400, 1600)
 _FEW = 40
@@ -95,7 +95,7 @@ def smallest_digits(net: LNNet, x: Float[Tensor, "m d"], y: Tensor, *, most: int
 def exact_plan(points: Array, label: Array, rule: Any, rng: np.random.Generator) -> Exact | None:
     """A network built in exact arithmetic; None if none was found."""
     rows, wanted = points.tolist(), label.tolist()
-    for digits in _SIZES if len(points) <= _MOST else ():
+    for digits in _SIZES if len(points) <= MOST_EXACT else ():
         with mpmath.workdps(2 * digits):
             found = plan(points, label, Search(rule, 10.0**-digits, 0.5, 1.0, 300_000), rng, _NUMBERS)
             if found is not None:

@@ -86,7 +86,8 @@ class LNNet(nn.Module):
     precision
         Decimal digits of arithmetic that it takes, estimated: rounding errors to first order, as they are in the
         arithmetic it was built in. With far fewer digits the neglected terms count; of 210 networks 13, all with 50
-        points or more, needed up to four digits more. :func:`smallest_digits` measures it.
+        points or more, needed up to four digits more. :func:`smallest_digits` measures it, and did for
+        networks from exact arithmetic.
     rule
         The rule it was built by.
     """

@@ -63,7 +63,8 @@ def shrunk(images: np.ndarray, size: int) -> Tensor:
 def whitened(x: Tensor) -> Tensor:
     """Centred, and mapped linearly such that all directions have variance 1; directions without any stay 0.
 
-    The map is linear and invertible: a network that begins with a linear layer can express what it could before.
+    The map is linear, and invertible on the directions that vary: a network that begins with a linear layer
+    can express what it could before.
     """
     basis, spread, _ = torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)
     return torch.where(spread > 1e-6 * spread[0], basis * len(x) ** 0.5, 0.0).to(x.dtype)
@@ -83,9 +84,9 @@ def load_problem(name: str, *, images: int, size: int, seeds: Sequence[int]) -> 
 
 
 def linear_accuracy(x: Tensor, y: Tensor, classes: int = CLASSES) -> dict[str, float]:
-    """Training accuracy of two linear classifiers, each the exact minimiser of its loss, and what proves that it is.
+    """Training accuracy of two linear classifiers, each at the minimum of its loss, and what shows that it is.
 
-    Softmax regression by L-BFGS in float64 to a gradient below 1e-8, and least squares on indicators in closed form.
+    Softmax regression by up to 1000 steps of L-BFGS in float64, and least squares on indicators in closed form.
     Accuracy itself can't be maximised in reasonable time: another linear classifier may do a little better.
 
     Returns
