@@ -51,9 +51,9 @@ def construct(
 
     Every choice is made by the error it leaves: each position carries a first-order bound of its rounding, and among
     many candidates that fold is taken that keeps different labels furthest apart in units of it. The finished module
-    is run on all the points, together and in halves, and on some one by one; what is returned has classified them all.
+    is run on all the points, together and in halves, and on some one by one; what is returned was right on all.
     Cost: a second or so for 100 points; time grows with m × depth, and with the attempts that rounding thwarts: where
-    float64 is not enough, as for 1,000 points, all of them are made before it is refused, which takes many minutes.
+    float64 is not enough, as for 1,000 points, all of them are made before it is refused, which takes minutes.
 
     Parameters
     ----------
