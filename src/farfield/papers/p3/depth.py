@@ -34,7 +34,7 @@ class Built:
     depth: int = 0
     margin: float = 0.0
     suffice: int = 0
-    """Digits that suffice, by a first-order bound of all roundings."""
+    """Digits estimated to suffice, by a first-order bound of all roundings."""
     needed: int = 0
     """Digits needed, measured by rounding the network to fewer."""
     failed: str = ""
@@ -227,7 +227,7 @@ def _table(built: Sequence[Built]) -> Table:
                 )
             )  # fmt: skip
     columns = ("rule", "labels", "m", "perfect", "m − 2", "mean depth", "largest", "least margin")
-    return Table((*columns, "digits needed", "digits that suffice"), tuple(rows))
+    return Table((*columns, "digits needed", "digits estimated"), tuple(rows))
 
 
 EXPERIMENT = Experiment(
