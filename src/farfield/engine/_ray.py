@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar, final
 
 from farfield.engine import _cluster as cluster
+from farfield.engine._blocks import BlockRun, block_size
 from farfield.engine._engine import Engine
 from farfield.engine._here import Here
 from farfield.engine._memory import parse_memory
 from farfield.engine._packed import pack
 from farfield.engine._resident import Resident
 from farfield.engine._task import TaskError
-from farfield.engine._worker import Keeper, Shared, run_task, taken
+from farfield.engine._tree import aligned
+from farfield.engine._worker import Keeper, Shared, join, run_leaf, run_task, taken
 from farfield.errors import InvalidValueError
 
 __all__ = ["RayEngine", "ray"]
@@ -68,14 +70,45 @@ class RayEngine(Engine):
         """
         ray = self._connect()
         shared = self._put(ray, task)
-        options = {"num_cpus": self.threads, "max_retries": self.retries, "retry_exceptions": False}
-        call = cluster.remote(run_task).options(**options)
+        call = cluster.remote(run_task).options(**self._options())
 
         def submit(item: Item) -> tuple[object, Any]:
             return _name(task, item), call.remote(shared, pack(item, cluster.pickler()))
 
         # Through map, because a variable of a for-loop would keep the last item alive.
         yield from self._in_order(ray, map(submit, items), self._limit(ray))
+
+    def run_blocks(
+        self,
+        task: Callable[[Item], Result],
+        items: Sequence[Item],
+        combine: Callable[[Result, Result], Result],
+        *,
+        first: int,
+        tell: Callable[[], None],
+    ) -> Generator[tuple[int, Result], None, None]:
+        """Reductions of blocks, combined in the workers where there are many items. See :meth:`Engine.run_blocks`.
+
+        Results stay where they are: what comes here of every item is whether it went well, and of every block one
+        result. As many items as in :meth:`run` are under way.
+        """
+        ray = self._connect()
+        largest = block_size(first + len(items))
+        if largest == 1:
+            yield from super().run_blocks(task, items, combine, first=first, tell=tell)
+            return
+        shared, joined = self._put(ray, task), self._put(ray, combine)
+        leaf = cluster.remote(run_leaf).options(**self._options(), num_returns=2)
+        both = cluster.remote(join).options(**self._options())
+        run = BlockRun(
+            leaf=lambda item: leaf.remote(shared, item),
+            join=lambda left, right: both.remote(joined, left, right),
+            fetch=lambda reference, name: self._fetched(ray, reference, name),
+            settle=lambda references: _settle(ray, references),
+            limit=self._limit(ray),
+        )
+        packed = ((_name(task, item), pack(item, cluster.pickler())) for item in items)
+        yield from run.run(packed, aligned(first, first + len(items), largest), tell)
 
     def resident(
         self, prepare: Callable[[Item], Callable[[Argument], Result]], items: Iterable[Item]
@@ -102,7 +135,10 @@ class RayEngine(Engine):
     def _connect(self) -> Any:
         return cluster.connect(self.address, workers=self.workers, threads=self.threads, store=self.store)
 
-    def _put(self, ray: Any, task: Callable[[Any], Any]) -> Any:
+    def _options(self) -> dict[str, Any]:
+        return {"num_cpus": self.threads, "max_retries": self.retries, "retry_exceptions": False}
+
+    def _put(self, ray: Any, task: Callable[..., Any]) -> Any:
         return ray.put(pack(Shared(task, Here.now(), self.threads), cluster.pickler()))
 
     def _places(self, ray: Any) -> int:
@@ -123,7 +159,7 @@ class RayEngine(Engine):
 
         def oldest() -> Any:
             name, reference = pending[0]
-            result = self._taken(ray, reference, name)
+            result = taken(self._fetched(ray, reference, name), name)
             pending.popleft()  # only now: what is waited for is stopped too
             return result
 
@@ -135,14 +171,11 @@ class RayEngine(Engine):
             while pending:
                 yield oldest()
         finally:
-            # Reached by an error, an interrupt and a closed generator too: what was submitted ends before another
-            # run uses the same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
-            if pending and ray.is_initialized():
-                ray.wait([reference for _, reference in pending], num_returns=len(pending), timeout=_GRACE)
+            _settle(ray, [reference for _, reference in pending])
 
-    def _taken(self, ray: Any, reference: Any, name: object) -> Any:
+    def _fetched(self, ray: Any, reference: Any, name: object) -> Any:
         try:
-            outcome = ray.get(reference)
+            return ray.get(reference)
         except ray.exceptions.RayError as error:
             times = "once" if self.retries == 0 else f"{self.retries + 1} times"
             raise TaskError(
@@ -151,7 +184,6 @@ class RayEngine(Engine):
                 "killed for the memory it took; a task that writes to its operands, which are read-only in a "
                 f"worker, ends so too. {error}",
             ) from error
-        return taken(outcome, name)
 
 
 class _KeptInActors(Resident[Item, Argument, Result]):
@@ -237,6 +269,16 @@ def ray(
     RayEngine(address=None, workers=2, threads=1, retries=3, store=None)
     """
     return RayEngine(address, workers, threads, retries, None if store is None else parse_memory(store))
+
+
+def _settle(ray: Any, references: list[Any]) -> None:
+    """Let tasks end, for a while.
+
+    Reached by an error, an interrupt and a closed generator too: what was submitted ends before another run uses the
+    same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
+    """
+    if references and ray.is_initialized():
+        ray.wait(references, num_returns=len(references), timeout=_GRACE)
 
 
 def _name(task: Callable[[Any], Any], item: object) -> object:
