@@ -1,5 +1,6 @@
 """Reduction in blocks: the same tree, few arrivals, a bounded number under way, errors in the name of their item."""
 
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -98,7 +99,10 @@ class FakeCluster:
         self.settled = references
 
     def run(self, items, first, largest, limit, tell):
-        run = BlockRun(self.leaf, self.join, self.fetch, self.settle, limit)
+        asked = itertools.count()  # a cluster grows and shrinks
+        run = BlockRun(
+            self.leaf, self.join, self.fetch, self.settle, lambda: max(1, limit - next(asked) // 40 % 3)
+        )
         named = iter([(f"item {item}", pack(item)) for item in items])
         return run.run(named, aligned(first, first + len(items), largest), tell)
 

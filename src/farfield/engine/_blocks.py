@@ -41,14 +41,14 @@ class BlockRun:
     settle
         Waits for a while until the tasks behind some references have ended.
     limit
-        Items under way or waiting at once.
+        Items under way or waiting at once, as things are now.
     """
 
     leaf: Callable[[Packed], tuple[Any, Any]]
     join: Callable[[Any, Any], Any]
     fetch: Callable[[Any, object], Any]
     settle: Callable[[list[Any]], None]
-    limit: int
+    limit: Callable[[], int]
 
     def run(
         self, items: Iterator[tuple[object, Packed]], sizes: Iterable[int], tell: Callable[[], None]
@@ -63,7 +63,7 @@ class BlockRun:
                 name, item = next(items)
                 error, outcome = self.leaf(item)
                 leaves.append((name, error))
-                if len(leaves) >= self.limit:
+                while len(leaves) >= self.limit():
                     check()
                 return outcome
             left = submit(size // 2)
@@ -79,6 +79,8 @@ class BlockRun:
 
         def oldest() -> tuple[int, Any]:
             size, end, reference = roots[0]
+            while submitted - len(leaves) < end:  # so that an error bears the name of its item
+                check()
             name = f"items {end - size} to {end - 1}, which are combined"
             outcome = self.fetch(reference, name)
             roots.popleft()
@@ -89,9 +91,8 @@ class BlockRun:
                 root = submit(size)
                 submitted += size
                 roots.append((size, submitted, root))
-                # Not before so many items are submitted behind a block: the workers would run dry. By then every
-                # item of the block has been checked, so that an error bears the name of its item.
-                while roots and submitted - roots[0][1] >= self.limit - 1:
+                # Not before so many items are submitted behind a block: the workers would run dry.
+                while roots and submitted - roots[0][1] >= self.limit() - 1:
                     yield oldest()
             while leaves:
                 check()

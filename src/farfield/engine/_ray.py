@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ Item = TypeVar("Item")
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
+_LOOK = 5.0
+"""Seconds between looks at how large the cluster is."""
 _GRACE = 10.0
 """Seconds that tasks under way have to end, once their results are not wanted."""
 
@@ -76,7 +79,7 @@ class RayEngine(Engine):
             return _name(task, item), call.remote(shared, pack(item, cluster.pickler()))
 
         # Through map, because a variable of a for-loop would keep the last item alive.
-        yield from self._in_order(ray, map(submit, items), self._limit(ray))
+        yield from self._in_order(ray, map(submit, items), self._room(ray))
 
     def run_blocks(
         self,
@@ -105,7 +108,7 @@ class RayEngine(Engine):
             join=lambda left, right: both.remote(joined, left, right),
             fetch=lambda reference, name: self._fetched(ray, reference, name),
             settle=lambda references: _settle(ray, references),
-            limit=self._limit(ray),
+            limit=self._room(ray),
         )
         packed = ((_name(task, item), pack(item, cluster.pickler())) for item in items)
         yield from run.run(packed, aligned(first, first + len(items), largest), tell)
@@ -146,14 +149,26 @@ class RayEngine(Engine):
         room = max(1, int(ray.cluster_resources().get("CPU", 1)) // self.threads)
         return room if self.workers is None else min(self.workers, room)
 
-    def _limit(self, ray: Any) -> int:
-        """Tasks under way or waiting at once: one waits behind each, unless that would start on a core left free."""
-        places = self._places(ray)
-        spare = int(ray.cluster_resources().get("CPU", 1)) // self.threads > places
-        return places if spare else 2 * places
+    def _room(self, ray: Any) -> Callable[[], int]:
+        """How many tasks may be under way or waiting, asked again now and then: a cluster grows while it is used.
+
+        One waits behind each that runs, which is also what makes a cluster grow; unless it would start on a core that
+        is to be left free.
+        """
+        known, until = 0, 0.0
+
+        def limit() -> int:
+            nonlocal known, until
+            if time.monotonic() >= until:
+                places = self._places(ray)
+                spare = int(ray.cluster_resources().get("CPU", 1)) // self.threads > places
+                known, until = places if spare else 2 * places, time.monotonic() + _LOOK
+            return known
+
+        return limit
 
     def _in_order(
-        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: int
+        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: Callable[[], int]
     ) -> Generator[Any, None, None]:
         pending: deque[tuple[object, Any]] = deque()
 
@@ -166,7 +181,7 @@ class RayEngine(Engine):
         try:
             for named in submitted:
                 pending.append(named)
-                if len(pending) >= limit:
+                while len(pending) >= limit():
                     yield oldest()
             while pending:
                 yield oldest()
@@ -219,7 +234,8 @@ class _KeptInActors(Resident[Item, Argument, Result]):
 
         # An owner's turn comes every second or, at the ends of a sweep, twice in a row: more must wait than for run.
         numbers = map(submit, range(len(self.items)))
-        return self._engine._in_order(self._ray, numbers, 4 * len(self._actors))
+        waiting = 4 * len(self._actors)
+        return self._engine._in_order(self._ray, numbers, lambda: waiting)
 
     def close(self) -> None:
         """End the actors."""
