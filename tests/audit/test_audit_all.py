@@ -21,6 +21,7 @@ from farfield.audit import AuditTable, ModelEntry, audit_all, read_registry
 from farfield.certify import Certificate, verify_certificate
 from farfield.engine import Engine
 from farfield.errors import InvalidValueError
+from ray_tests import run_on_ray
 
 BROKEN = ["truncated", "malicious", "wrong_shapes", "missing_class", "raises", "crashes"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -334,3 +335,7 @@ def test_a_thousand(tmp_path):
     found = json.loads(done.stdout)
     assert found["otherwise than built"] == [] and not found["code was run on loading"]
     assert found["models"] == 1000 and found["verdicts"]["ERROR"] == 10
+
+
+def test_sweeps_and_audits_on_a_cluster(tmp_path):
+    run_on_ray(Path(__file__).with_name("sweeps_on_ray.py"), tmp_path)

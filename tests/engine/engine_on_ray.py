@@ -330,3 +330,49 @@ def test_residents_come_back(cluster, tmp_path):
             list(kept.run(3))
         assert caught.value.item == 0
     assert (tmp_path / "mark").exists()
+
+
+# ------------------------------------------------------------------ blocks
+
+
+def test_many_items_are_combined_by_the_workers(cluster, tmp_path):
+    """300 items in blocks of four: 75 results come here."""
+    combined = tmp_path / "combined"
+
+    def combine(left, right):
+        with combined.open("a") as file:
+            print(os.getpid(), file=file, flush=True)
+        return left.add_(right)
+
+    told = []
+    total = cluster.reduce(seeded_normal, range(300), combine, progress=lambda *at: told.append(at))
+    assert identical(total, local().reduce(seeded_normal, range(300), add))
+    assert told == [(i, 300) for i in range(301)]
+    here = lines(combined).count(str(os.getpid()))
+    assert here == 74 and len(lines(combined)) == 299
+
+
+def test_a_poisoned_and_a_deadly_item_among_many(cluster, tmp_path):
+    log = tmp_path / "log"
+    checkpoint = Checkpoint(tmp_path / "checkpoint", fingerprint("many"))
+    poisoned = Logged(FailsOn(seeded_normal, 205), file=log)
+    with pytest.raises(TaskError, match=r"failed on 205: ZeroDivisionError: poisoned") as caught:
+        cluster.reduce(poisoned, range(300), add_in_place, checkpoint=checkpoint)
+    assert caught.value.item == 205 and lines(log).count("205") == 1
+    deadly = DiesOnce(seeded_normal, 205, tmp_path / "deadly", always=True)
+    with pytest.raises(TaskError, match="its worker was lost, 2 times") as caught:
+        ray(workers=2, retries=1).reduce(deadly, range(300), add_in_place, checkpoint=checkpoint)
+    assert caught.value.item == 205
+    again = tmp_path / "again"
+    dying = Logged(DiesOnce(seeded_normal, 250, tmp_path / "dying"), file=again)
+    total = cluster.reduce(dying, range(300), add_in_place, checkpoint=checkpoint)
+    assert identical(total, local().reduce(seeded_normal, range(300), add))
+    assert sorted(map(int, lines(again))) == sorted([*range(204, 300), 250])
+
+
+def test_an_error_while_combining(cluster):
+    def combine(left, right):
+        raise ValueError("shapes")
+
+    with pytest.raises(TaskError, match="items 0 to 3, which are combined: ValueError: shapes"):
+        cluster.reduce(abs, range(300), combine)

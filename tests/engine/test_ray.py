@@ -1,5 +1,6 @@
 """The Ray engine: what can be said without a cluster here, and the rest in a namespace of its own."""
 
+import importlib.util
 import pickle
 import sys
 from pathlib import Path
@@ -19,8 +20,10 @@ from farfield.errors import InvalidValueError, MissingExtraError
 from ray_tests import run_on_ray
 
 
-@pytest.mark.parametrize("file", ["engine_on_ray.py"])
+@pytest.mark.parametrize("file", ["engine_on_ray.py", "job_on_ray.py"])
 def test_on_a_cluster(file, tmp_path):
+    if file.startswith("job") and importlib.util.find_spec("aiohttp_cors") is None:
+        pytest.skip("jobs need Ray's dashboard: pip install 'ray[default]'")
     run_on_ray(Path(__file__).with_name(file), tmp_path)
 
 
@@ -100,3 +103,25 @@ def test_falling_sizes_are_shared_evenly(workers, count):
     assert max(loads) - min(loads) <= count
     if count % (2 * workers) == 0:
         assert max(loads) == min(loads)
+
+
+def test_the_manifest_runs_the_job_of_the_documentation():
+    """No Kubernetes here: what can be checked is that the file is what it says, and asks for what there is."""
+    yaml = pytest.importorskip("yaml")
+    folder = Path(__file__).parents[2] / "examples" / "cluster"
+    job = yaml.safe_load((folder / "rayjob.yaml").read_text(encoding="utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    script, *words = job["spec"]["entrypoint"].split()[1:]
+    assert Path(script).name == "fit.py" and words[-2:] == ["--landmarks", "2000"]
+    groups = [
+        job["spec"]["rayClusterSpec"]["headGroupSpec"],
+        *job["spec"]["rayClusterSpec"]["workerGroupSpecs"],
+    ]
+    for group in groups:
+        pod = group["template"]["spec"]
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        mounts = {m["mountPath"]: m["name"] for c in pod["containers"] for m in c["volumeMounts"]}
+        assert set(mounts.values()) == volumes and "/shared" in mounts
+    head = groups[0]["template"]["spec"]["containers"][0]
+    assert str(Path(script).parent) in {m["mountPath"] for m in head["volumeMounts"]}
+    assert all(word.startswith("/shared/") for word in words[:2])

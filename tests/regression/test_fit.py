@@ -228,6 +228,26 @@ def test_tiles_of_any_size_and_threads_give_the_same_product():
             assert torch.allclose(product, reference, rtol=1e-12, atol=1e-11)
 
 
+def test_long_strips_are_taken_in_parts(monkeypatch):
+    from farfield.regression import _covariance as covariance
+
+    for n, side in ((5, 2), (64, 64), (333, 10), (1000, 9)):
+        covered = torch.zeros(n, n, dtype=torch.int)
+        for start, left, right in covariance._parts(n, side):
+            assert right - left <= 32 * side
+            covered[start : start + side, left:right] += 1
+        assert bool((covered.triu() == 1).triu().sum() == n * (n + 1) // 2), (n, side)
+    x, _ = data(333, 3)
+    v = torch.randn(333, 2, generator=generator(), dtype=torch.float64)
+    monkeypatch.setattr(covariance, "_LONGEST", 2)
+    work = covariance.Work(engine.local(2), 50_000)
+    assert len(covariance._parts(333, work.side())) > math.ceil(333 / work.side())
+    product = covariance.symmetric_product(network().function("ntk"), x, v, work)
+    assert torch.allclose(product, network().ntk(x) @ v, rtol=1e-12, atol=1e-11)
+    with covariance.kept_product(network().function("ntk"), x, work) as kept:
+        assert torch.equal(kept(v), product)
+
+
 def test_conjugate_gradients_go_on_from_a_checkpoint(tmp_path):
     x, y = data(200, 3)
     options = {"noise": 1e-4, "solver": "pcg", "rank": 5}

@@ -71,7 +71,7 @@ class _Ask:
 
     run: str
     root: str
-    folder: str
+    search: tuple[str, ...]
     certify: float | None
     time_limit: float
     certificates: str | None
@@ -83,7 +83,7 @@ class _Ask:
         request = {
             **asdict(job.entry),
             "file": str(Path(self.root, job.entry.path)),
-            "folder": self.folder,
+            "search": self.search,
             "certify": self.certify,
             "certificate": None if self.certificates is None else f"{self.certificates}/{stem}",
             "details": details,
@@ -180,7 +180,7 @@ def audit_all(
     task = _Ask(
         run=uuid.uuid4().hex,
         root=str(root.absolute()),
-        folder=str(Path.cwd()),
+        search=(str(Path.cwd()), *filter(None, sys.path)),
         certify=certify,
         time_limit=time_limit,
         certificates=_folder(place, "certificates", certify is not None),

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def main() -> None:
             request = json.loads(requests.get(timeout=IDLE))
         except queue.Empty:
             return
-        _reset(str(request["folder"]))
+        _reset(request["search"])
         tell({"stage": "load"})
         tell({"done": answer(request, tell)})
 
@@ -64,15 +64,17 @@ def _read(requests: queue.Queue[str]) -> None:
     os._exit(0)  # the parent has gone: whatever is being computed is nobody's
 
 
-def _reset(folder: str) -> None:
-    """What an earlier builder may have left behind."""
+def _reset(search: Sequence[str]) -> None:
+    """What an earlier builder may have left behind; and where the caller finds builders, its own folder first."""
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     torch.set_grad_enabled(True)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    first, *others = search
+    if first not in sys.path:
+        sys.path.insert(0, first)
+    sys.path += [path for path in others if path not in sys.path]
 
 
 def answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sized
+from collections.abc import Callable, Generator, Iterable, Sequence, Sized
 from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -72,6 +72,34 @@ class Engine(ABC):
         Takes an item only when there is room for its result, so ``items`` may be endless. Closing the iterator stops
         the work; an error of the task ends it and passes through.
         """
+
+    def run_blocks(
+        self,
+        task: Callable[[Item], Result],
+        items: Sequence[Item],
+        combine: Callable[[Result, Result], Result],
+        *,
+        first: int,
+        tell: Callable[[], None],
+    ) -> Generator[tuple[int, Result], None, None]:
+        """(size, reduction) of successive blocks of items, each a whole subtree of the reduction; see :meth:`reduce`.
+
+        The default gives every result by itself, a block of one. An engine whose workers hold the results may combine
+        them there, in blocks from :func:`aligned`: the bits are the same.
+
+        Parameters
+        ----------
+        task, items, combine
+            As in :meth:`reduce`.
+        first
+            The number of the first of the items in the whole reduction.
+        tell
+            Called for every item that is finished.
+        """
+        with contextlib.closing(self.run(task, items)) as results:
+            for result in results:
+                yield 1, result
+                tell()
 
     def resident(
         self, prepare: Callable[[Item], Callable[[Argument], Result]], items: Iterable[Item]
@@ -140,7 +168,8 @@ class Engine(ABC):
         """Combine task(item) over all items, in pairs, then pairs of pairs.
 
         The order depends only on the number n of items. At most log₂ n + 1 partial results are held, in memory and in
-        the checkpoint. Rounding errors of a sum grow as log₂ n, not as n.
+        the checkpoint. Of 128 items or more, workers of a cluster combine blocks among themselves, and at most 128 +
+        log₂ n results come here. Rounding errors of a sum grow as log₂ n, not as n.
 
         Parameters
         ----------
@@ -165,11 +194,16 @@ class Engine(ABC):
         tree = PairwiseTree(combine, checkpoint)
         if tree.count > len(todo):
             raise _longer_before(tree.count, len(todo))
-        _tell(progress, tree.count, len(todo))
-        with contextlib.closing(self.run(TrackedTask(task), todo[tree.count :])) as results:
-            for result in results:
-                tree.push(result)
-                _tell(progress, tree.count, len(todo))
+        finished = itertools.count(tree.count)
+
+        def tell() -> None:
+            _tell(progress, next(finished), len(todo))
+
+        tell()
+        blocks = self.run_blocks(TrackedTask(task), todo[tree.count :], combine, first=tree.count, tell=tell)
+        with contextlib.closing(blocks):
+            for size, result in blocks:
+                tree.push(result, size)
         return _total(tree)
 
     @final

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar, final
 
 from farfield.engine import _cluster as cluster
+from farfield.engine._blocks import BlockRun, block_size
 from farfield.engine._engine import Engine
 from farfield.engine._here import Here
 from farfield.engine._memory import parse_memory
 from farfield.engine._packed import pack
 from farfield.engine._resident import Resident
 from farfield.engine._task import TaskError
-from farfield.engine._worker import Keeper, Shared, run_task, taken
+from farfield.engine._tree import aligned
+from farfield.engine._worker import Keeper, Shared, join, run_leaf, run_task, taken
 from farfield.errors import InvalidValueError
 
 __all__ = ["RayEngine", "ray"]
@@ -24,6 +27,8 @@ Item = TypeVar("Item")
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
+_LOOK = 5.0
+"""Seconds between looks at how large the cluster is."""
 _GRACE = 10.0
 """Seconds that tasks under way have to end, once their results are not wanted."""
 
@@ -68,14 +73,45 @@ class RayEngine(Engine):
         """
         ray = self._connect()
         shared = self._put(ray, task)
-        options = {"num_cpus": self.threads, "max_retries": self.retries, "retry_exceptions": False}
-        call = cluster.remote(run_task).options(**options)
+        call = cluster.remote(run_task).options(**self._options())
 
         def submit(item: Item) -> tuple[object, Any]:
             return _name(task, item), call.remote(shared, pack(item, cluster.pickler()))
 
         # Through map, because a variable of a for-loop would keep the last item alive.
-        yield from self._in_order(ray, map(submit, items), self._limit(ray))
+        yield from self._in_order(ray, map(submit, items), self._room(ray))
+
+    def run_blocks(
+        self,
+        task: Callable[[Item], Result],
+        items: Sequence[Item],
+        combine: Callable[[Result, Result], Result],
+        *,
+        first: int,
+        tell: Callable[[], None],
+    ) -> Generator[tuple[int, Result], None, None]:
+        """Reductions of blocks, combined in the workers where there are many items. See :meth:`Engine.run_blocks`.
+
+        Results stay where they are: what comes here of every item is whether it went well, and of every block one
+        result. As many items as in :meth:`run` are under way.
+        """
+        ray = self._connect()
+        largest = block_size(first + len(items))
+        if largest == 1:
+            yield from super().run_blocks(task, items, combine, first=first, tell=tell)
+            return
+        shared, joined = self._put(ray, task), self._put(ray, combine)
+        leaf = cluster.remote(run_leaf).options(**self._options(), num_returns=2)
+        both = cluster.remote(join).options(**self._options())
+        run = BlockRun(
+            leaf=lambda item: leaf.remote(shared, item),
+            join=lambda left, right: both.remote(joined, left, right),
+            fetch=lambda reference, name: self._fetched(ray, reference, name),
+            settle=lambda references: _settle(ray, references),
+            limit=self._room(ray),
+        )
+        packed = ((_name(task, item), pack(item, cluster.pickler())) for item in items)
+        yield from run.run(packed, aligned(first, first + len(items), largest), tell)
 
     def resident(
         self, prepare: Callable[[Item], Callable[[Argument], Result]], items: Iterable[Item]
@@ -102,7 +138,10 @@ class RayEngine(Engine):
     def _connect(self) -> Any:
         return cluster.connect(self.address, workers=self.workers, threads=self.threads, store=self.store)
 
-    def _put(self, ray: Any, task: Callable[[Any], Any]) -> Any:
+    def _options(self) -> dict[str, Any]:
+        return {"num_cpus": self.threads, "max_retries": self.retries, "retry_exceptions": False}
+
+    def _put(self, ray: Any, task: Callable[..., Any]) -> Any:
         return ray.put(pack(Shared(task, Here.now(), self.threads), cluster.pickler()))
 
     def _places(self, ray: Any) -> int:
@@ -110,39 +149,48 @@ class RayEngine(Engine):
         room = max(1, int(ray.cluster_resources().get("CPU", 1)) // self.threads)
         return room if self.workers is None else min(self.workers, room)
 
-    def _limit(self, ray: Any) -> int:
-        """Tasks under way or waiting at once: one waits behind each, unless that would start on a core left free."""
-        places = self._places(ray)
-        spare = int(ray.cluster_resources().get("CPU", 1)) // self.threads > places
-        return places if spare else 2 * places
+    def _room(self, ray: Any) -> Callable[[], int]:
+        """How many tasks may be under way or waiting, asked again now and then: a cluster grows while it is used.
+
+        One waits behind each that runs, which is also what makes a cluster grow; unless it would start on a core that
+        is to be left free.
+        """
+        known, until = 0, 0.0
+
+        def limit() -> int:
+            nonlocal known, until
+            if time.monotonic() >= until:
+                places = self._places(ray)
+                spare = int(ray.cluster_resources().get("CPU", 1)) // self.threads > places
+                known, until = places if spare else 2 * places, time.monotonic() + _LOOK
+            return known
+
+        return limit
 
     def _in_order(
-        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: int
+        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: Callable[[], int]
     ) -> Generator[Any, None, None]:
         pending: deque[tuple[object, Any]] = deque()
 
         def oldest() -> Any:
             name, reference = pending[0]
-            result = self._taken(ray, reference, name)
+            result = taken(self._fetched(ray, reference, name), name)
             pending.popleft()  # only now: what is waited for is stopped too
             return result
 
         try:
             for named in submitted:
                 pending.append(named)
-                if len(pending) >= limit:
+                while len(pending) >= limit():
                     yield oldest()
             while pending:
                 yield oldest()
         finally:
-            # Reached by an error, an interrupt and a closed generator too: what was submitted ends before another
-            # run uses the same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
-            if pending and ray.is_initialized():
-                ray.wait([reference for _, reference in pending], num_returns=len(pending), timeout=_GRACE)
+            _settle(ray, [reference for _, reference in pending])
 
-    def _taken(self, ray: Any, reference: Any, name: object) -> Any:
+    def _fetched(self, ray: Any, reference: Any, name: object) -> Any:
         try:
-            outcome = ray.get(reference)
+            return ray.get(reference)
         except ray.exceptions.RayError as error:
             times = "once" if self.retries == 0 else f"{self.retries + 1} times"
             raise TaskError(
@@ -151,7 +199,6 @@ class RayEngine(Engine):
                 "killed for the memory it took; a task that writes to its operands, which are read-only in a "
                 f"worker, ends so too. {error}",
             ) from error
-        return taken(outcome, name)
 
 
 class _KeptInActors(Resident[Item, Argument, Result]):
@@ -187,7 +234,8 @@ class _KeptInActors(Resident[Item, Argument, Result]):
 
         # An owner's turn comes every second or, at the ends of a sweep, twice in a row: more must wait than for run.
         numbers = map(submit, range(len(self.items)))
-        return self._engine._in_order(self._ray, numbers, 4 * len(self._actors))
+        waiting = 4 * len(self._actors)
+        return self._engine._in_order(self._ray, numbers, lambda: waiting)
 
     def close(self) -> None:
         """End the actors."""
@@ -237,6 +285,16 @@ def ray(
     RayEngine(address=None, workers=2, threads=1, retries=3, store=None)
     """
     return RayEngine(address, workers, threads, retries, None if store is None else parse_memory(store))
+
+
+def _settle(ray: Any, references: list[Any]) -> None:
+    """Let tasks end, for a while.
+
+    Reached by an error, an interrupt and a closed generator too: what was submitted ends before another run uses the
+    same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
+    """
+    if references and ray.is_initialized():
+        ray.wait(references, num_returns=len(references), timeout=_GRACE)
 
 
 def _name(task: Callable[[Any], Any], item: object) -> object:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from farfield.engine._checkpoint import Checkpoint
 
-__all__ = ["PairwiseTree"]
+__all__ = ["PairwiseTree", "aligned"]
 
 Result = TypeVar("Result")
 _ABSENT = object()
@@ -31,9 +31,9 @@ class PairwiseTree(Generic[Result]):
         if checkpoint is not None:
             self._restore(checkpoint)
 
-    def push(self, result: Result) -> None:
-        """Take the result of the next item."""
-        start, size = self.count, 1
+    def push(self, result: Result, size: int = 1) -> None:
+        """Take the result of the next item, or the reduction of the next block from :func:`aligned`."""
+        start, items = self.count, size
         covered: list[tuple[int, int]] = []
         while self._partial and self._partial[-1][0] == size:
             _, left = self._partial.pop()
@@ -42,7 +42,7 @@ class PairwiseTree(Generic[Result]):
             result = self._combine(left, result)
             size *= 2
         self._partial.append((size, result))
-        self.count += 1
+        self.count += items
         if self._checkpoint is not None:
             self._checkpoint.save(_key(start, size), result)
             for block in covered:
@@ -63,6 +63,20 @@ class PairwiseTree(Generic[Result]):
             if found is not _ABSENT:
                 self._partial.append((size, found))  # type: ignore[arg-type]
                 self.count += size
+
+
+def aligned(first: int, last: int, largest: int) -> Iterator[int]:
+    """Sizes of successive blocks from one item up to another, each a whole subtree of at most so many items.
+
+    >>> list(aligned(3, 14, 4))
+    [1, 4, 4, 2]
+    """
+    while first < last:
+        size = largest if first == 0 else min(largest, first & -first)
+        while size > last - first:
+            size //= 2
+        yield size
+        first += size
 
 
 def _key(start: int, size: int) -> tuple[str, int, int]:

@@ -15,14 +15,14 @@ from farfield.engine._here import Here
 from farfield.engine._packed import Packed, pack, unpack
 from farfield.engine._task import TaskError
 
-__all__ = ["Keeper", "Shared", "run_task", "taken"]
+__all__ = ["Keeper", "Shared", "join", "run_leaf", "run_task", "taken"]
 
 
 @dataclass(frozen=True)
 class Shared:
     """What all tasks of a run have in common: sent once."""
 
-    task: Callable[[Any], Any]
+    task: Callable[..., Any]
     here: Here
     threads: int
 
@@ -35,12 +35,27 @@ class Shared:
 
 def run_task(shared: Packed, item: Packed) -> Packed:
     """The result of a task, or the error it raised. The operands are read where they lie; the item is a copy."""
+    return _outcome(shared, item)[1]
+
+
+def run_leaf(shared: Packed, item: Packed) -> tuple[Packed | None, Packed]:
+    """The error that a task raised, if it did, and its outcome: the first is small, and the second may stay here."""
+    fine, packed = _outcome(shared, item)
+    return None if fine else packed, packed
+
+
+def join(shared: Packed, left: Packed, right: Packed) -> Packed:
+    """Two outcomes combined; where one of them is an error, or combining raises one, that."""
+    for outcome in (left, right):
+        if not unpack(outcome, copy=False)[0]:
+            return outcome
 
     def result() -> Any:
         common: Shared = unpack(shared, copy=False)
-        return common.call(common.task, unpack(item, copy=True))
+        pair = unpack(left, copy=True)[1], unpack(right, copy=False)[1]
+        return common.call(lambda both: common.task(*both), pair)
 
-    return _outcome(result)
+    return _attempt(result)[1]
 
 
 class Keeper:
@@ -62,12 +77,21 @@ class Keeper:
                 self._prepared[number] = common.call(common.task, unpack(item, copy=True))
             return common.call(self._prepared[number], unpack(argument, copy=False))
 
-        return _outcome(result)
+        return _attempt(result)[1]
 
 
-def _outcome(result: Callable[[], Any]) -> Packed:
+def _outcome(shared: Packed, item: Packed) -> tuple[bool, Packed]:
+    def result() -> Any:
+        common: Shared = unpack(shared, copy=False)
+        return common.call(common.task, unpack(item, copy=True))
+
+    return _attempt(result)
+
+
+def _attempt(result: Callable[[], Any]) -> tuple[bool, Packed]:
+    """Whether it went well, and the outcome, which says so too."""
     try:
-        return pack((True, result()), pickler())
+        return True, pack((True, result()), pickler())
     except BaseException as error:  # an interrupt too: it is the caller's
         text = traceback.format_exc()
         cause = error.__cause__
@@ -77,7 +101,7 @@ def _outcome(result: Callable[[], Any]) -> Packed:
                 pickle.loads(packed.content.data, buffers=packed.buffers)
             except Exception:
                 continue
-            return packed
+            return False, packed
         raise  # pragma: no cover, plain errors can be pickled
 
 

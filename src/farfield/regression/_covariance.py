@@ -148,56 +148,74 @@ def fill(
 # ------------------------------------------------------------------ products with tiles that are dropped
 
 
+_Part: TypeAlias = tuple[int, int, int]
+"""First row of a strip, and the columns from … to of a part of it, at most _LONGEST tiles."""
+_LONGEST = 32
+"""Tiles in a part: a strip of a large matrix is the work of many, and the first would keep all others waiting."""
+
+
+def _parts(n: int, side: int) -> list[_Part]:
+    """The upper triangle, in strips and parts of strips.
+
+    >>> _parts(5, 2)
+    [(0, 0, 5), (2, 2, 5), (4, 4, 5)]
+    """
+    long = _LONGEST * side
+    return [
+        (start, left, min(left + long, n)) for start in range(0, n, side) for left in range(start, n, long)
+    ]
+
+
 @dataclass(frozen=True)
 class _Strip:
-    """One strip of rows of a symmetric matrix: its tiles on and above the diagonal, each used twice."""
+    """A part of a strip of rows of a symmetric matrix: its tiles on and above the diagonal, each used twice."""
 
     kernel: Covariance
     x: Tensor
     vectors: Tensor
     side: int
 
-    def __call__(self, start: int) -> Tensor:
-        return _strip_product(_strip_tiles(self.kernel, self.x, start, self.side), start, self.vectors)
+    def __call__(self, part: _Part) -> Tensor:
+        return _strip_product(_strip_tiles(self.kernel, self.x, part, self.side), part, self.vectors)
 
 
 @dataclass(frozen=True)
 class _KeepStrip:
-    """The tiles of a strip, computed once."""
+    """The tiles of a part of a strip, computed once."""
 
     kernel: Covariance
     x: Tensor
     side: int
 
-    def __call__(self, start: int) -> Callable[[Tensor], Tensor]:
+    def __call__(self, part: _Part) -> Callable[[Tensor], Tensor]:
         with torch.no_grad():
-            return _KeptStrip(tuple(_strip_tiles(self.kernel, self.x, start, self.side)), start)
+            return _KeptStrip(tuple(_strip_tiles(self.kernel, self.x, part, self.side)), part)
 
 
 @dataclass(frozen=True)
 class _KeptStrip:
     tiles: tuple[Tensor, ...]
-    start: int
+    part: _Part
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        return _strip_product(self.tiles, self.start, vectors)
+        return _strip_product(self.tiles, self.part, vectors)
 
 
-def _strip_tiles(kernel: Covariance, x: Tensor, start: int, side: int) -> Iterator[Tensor]:
-    """The tile on the diagonal, then those to its right."""
+def _strip_tiles(kernel: Covariance, x: Tensor, part: _Part, side: int) -> Iterator[Tensor]:
+    """From left to right; one on the diagonal comes first."""
+    start, first, last = part
     rows = x[start : start + side]
-    yield checked(kernel, rows)
-    for left in range(start + len(rows), len(x), side):
-        yield checked(kernel, rows, x[left : left + side])
+    for left in range(first, last, side):
+        yield checked(kernel, rows) if left == start else checked(kernel, rows, x[left : left + side])
 
 
-def _strip_product(tiles: Iterable[Tensor], start: int, v: Tensor) -> Tensor:
-    """What a strip and its mirror image add to a product."""
-    total, left, stop = torch.zeros_like(v), start, start
+def _strip_product(tiles: Iterable[Tensor], part: _Part, v: Tensor) -> Tensor:
+    """What a part of a strip and its mirror image add to a product."""
+    start, left, _ = part
+    total = torch.zeros_like(v)
     for tile in tiles:
-        right = left + tile.shape[1]
+        stop, right = start + tile.shape[0], left + tile.shape[1]
         if left == start:
-            stop = right
             total[start:stop] = tile @ v[start:stop]
         else:
             total[start:stop].addmm_(tile, v[left:right])
@@ -216,7 +234,7 @@ def symmetric_product(kernel: Covariance, x: Tensor, vectors: Tensor, work: Work
     Cost: n²/2 kernel entries and 2n²k operations; memory a tile, and log₂ of the number of strips times n·k.
     """
     side = _strip_side(x, work)
-    return work.engine.reduce(_Strip(kernel, x, vectors, side), range(0, len(x), side), _add)
+    return work.engine.reduce(_Strip(kernel, x, vectors, side), _parts(len(x), side), _add)
 
 
 @contextlib.contextmanager
@@ -226,7 +244,7 @@ def kept_product(kernel: Covariance, x: Tensor, work: Work) -> Iterator[Callable
     Memory: 4n² bytes over all workers.
     """
     side = _strip_side(x, work)
-    with work.engine.resident(_KeepStrip(kernel, x, side), range(0, len(x), side)) as strips:
+    with work.engine.resident(_KeepStrip(kernel, x, side), _parts(len(x), side)) as strips:
         yield lambda vectors: strips.reduce(vectors, _add)
 
 

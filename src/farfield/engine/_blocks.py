@@ -1,0 +1,102 @@
+"""Results that are combined by the workers of a cluster, so that few of them travel to the calling process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from farfield.engine._packed import Packed
+from farfield.engine._worker import taken
+
+__all__ = ["BlockRun", "block_size"]
+
+_ARRIVALS = 64
+
+
+def block_size(items: int) -> int:
+    """How many items are combined before their result is sent: a power of two that leaves 64 to 128 results.
+
+    It depends on the number of items alone. If the caller is killed, what the unfinished block has is lost.
+
+    >>> [block_size(n) for n in (1, 127, 128, 1000, 15_000)]
+    [1, 1, 2, 8, 128]
+    """
+    return 1 << max(0, (items // _ARRIVALS).bit_length() - 1)
+
+
+@dataclass(frozen=True)
+class BlockRun:
+    """A reduction on its way: items become results, and results blocks, in the workers.
+
+    Parameters
+    ----------
+    leaf
+        Submits a packed item; gives references to the error, None if there is none, and to the outcome.
+    join
+        Submits the combination of two outcomes that are given by reference.
+    fetch
+        What a reference stands for; raises in the name of an item if its worker was lost.
+    settle
+        Waits for a while until the tasks behind some references have ended.
+    limit
+        Items under way or waiting at once, as things are now.
+    """
+
+    leaf: Callable[[Packed], tuple[Any, Any]]
+    join: Callable[[Any, Any], Any]
+    fetch: Callable[[Any, object], Any]
+    settle: Callable[[list[Any]], None]
+    limit: Callable[[], int]
+
+    def run(
+        self, items: Iterator[tuple[object, Packed]], sizes: Iterable[int], tell: Callable[[], None]
+    ) -> Generator[tuple[int, Any], None, None]:
+        """(size, reduction) for every block of (name, item); tells of every item that is finished."""
+        leaves: deque[tuple[object, Any]] = deque()
+        roots: deque[tuple[int, int, Any]] = deque()
+        submitted = 0
+
+        def submit(size: int) -> Any:
+            if size == 1:
+                name, item = next(items)
+                error, outcome = self.leaf(item)
+                leaves.append((name, error))
+                while len(leaves) >= self.limit():
+                    check()
+                return outcome
+            left = submit(size // 2)
+            return self.join(left, submit(size // 2))
+
+        def check() -> None:
+            name, reference = leaves[0]
+            error = self.fetch(reference, name)
+            leaves.popleft()  # only now: what is waited for is settled too
+            if error is not None:
+                taken(error, name)
+            tell()
+
+        def oldest() -> tuple[int, Any]:
+            size, end, reference = roots[0]
+            while submitted - len(leaves) < end:  # so that an error bears the name of its item
+                check()
+            name = f"items {end - size} to {end - 1}, which are combined"
+            outcome = self.fetch(reference, name)
+            roots.popleft()
+            return size, taken(outcome, name)
+
+        try:
+            for size in sizes:
+                root = submit(size)
+                submitted += size
+                roots.append((size, submitted, root))
+                # Not before so many items are submitted behind a block: the workers would run dry.
+                while roots and submitted - roots[0][1] >= self.limit() - 1:
+                    yield oldest()
+            while leaves:
+                check()
+            while roots:
+                yield oldest()
+        finally:
+            self.settle([reference for _, reference in leaves] + [reference for *_, reference in roots])

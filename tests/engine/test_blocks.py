@@ -1,0 +1,169 @@
+"""Reduction in blocks: the same tree, few arrivals, a bounded number under way, errors in the name of their item."""
+
+import itertools
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farfield.engine import Checkpoint, TaskError, fingerprint, local
+from farfield.engine._blocks import BlockRun, block_size
+from farfield.engine._engine import Engine
+from farfield.engine._packed import pack, unpack
+from farfield.engine._tree import PairwiseTree, aligned
+from farfield.engine._worker import taken
+
+
+def bracket(left, right):
+    return f"({left}{right})"
+
+
+@given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 7))
+def test_aligned_blocks_are_subtrees(first, more, power):
+    position = first
+    for size in aligned(first, first + more, 2**power):
+        assert size <= 2**power and size & (size - 1) == 0 and position % size == 0
+        position += size
+    assert position == first + more
+
+
+@given(st.integers(1, 300), st.integers(0, 6), st.data())
+def test_blocks_of_any_size_give_the_same_tree(n, power, data):
+    expected = local().reduce(str, range(n), bracket)
+    before = data.draw(st.integers(0, n))
+    tree = PairwiseTree(bracket, None)
+    for item in range(before):
+        tree.push(str(item))
+    position = before
+    for size in aligned(before, n, 2**power):
+        tree.push(local().reduce(str, range(position, position + size), bracket), size)
+        position += size
+    assert tree.count == n and tree.total() == expected
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 127, 128, 129, 1000, 12_345, 10**6])
+def test_few_results_arrive(n):
+    sizes = list(aligned(0, n, block_size(n)))
+    assert sum(sizes) == n and len(sizes) <= 128 + n.bit_length()
+    assert n < 128 or len(sizes) >= 64
+
+
+class FakeCluster:
+    """Tasks that end one at a time, at random, when somebody waits."""
+
+    def __init__(self, task, combine, seed, poisoned=()):
+        self.task, self.combine, self.random = task, combine, random.Random(seed)
+        self.tasks, self.values, self.poisoned = {}, {}, poisoned
+        self.most, self.settled, self.arrived = 0, None, 0
+
+    def _add(self, kind, *operands):
+        key = len(self.tasks) + len(self.values) + 1
+        self.tasks[key] = (kind, operands)
+        return key
+
+    def leaf(self, item):
+        key = self._add("leaf", unpack(item, copy=True))
+        self.most = max(self.most, sum(kind == "leaf" for kind, _ in self.tasks.values()))
+        return ("error", key), ("outcome", key)
+
+    def join(self, left, right):
+        return "outcome", self._add("join", left[1], right[1])
+
+    def _end_one(self):
+        ready = [
+            key
+            for key, (kind, operands) in self.tasks.items()
+            if kind == "leaf" or all(operand in self.values for operand in operands)
+        ]
+        key = self.random.choice(ready)
+        kind, operands = self.tasks.pop(key)
+        if kind == "join":
+            self.values[key] = self.combine(*(self.values[operand] for operand in operands))
+        else:
+            item = operands[0]
+            self.values[key] = TaskError(item, "poisoned") if item in self.poisoned else self.task(item)
+
+    def fetch(self, reference, name):
+        which, key = reference
+        while key not in self.values:
+            self._end_one()
+        value = self.values[key]
+        if which == "error":
+            return pack((False, (value, None, "here"))) if isinstance(value, TaskError) else None
+        self.arrived += 1
+        return pack((True, value))
+
+    def settle(self, references):
+        self.settled = references
+
+    def run(self, items, first, largest, limit, tell):
+        asked = itertools.count()  # a cluster grows and shrinks
+        run = BlockRun(
+            self.leaf, self.join, self.fetch, self.settle, lambda: max(1, limit - next(asked) // 40 % 3)
+        )
+        named = iter([(f"item {item}", pack(item)) for item in items])
+        return run.run(named, aligned(first, first + len(items), largest), tell)
+
+
+@dataclass(frozen=True)
+class FakeEngine(Engine):
+    limit: int
+    seed: int = 0
+    largest: int | None = None
+    poisoned: tuple = ()
+    made: list = field(default_factory=list)
+
+    def run(self, task, items):
+        return map(task, items)
+
+    def run_blocks(self, task, items, combine, *, first, tell):
+        cluster = FakeCluster(task, combine, self.seed, self.poisoned)
+        self.made.append(cluster)
+        largest = block_size(first + len(items)) if self.largest is None else self.largest
+        yield from cluster.run(items, first, largest, self.limit, tell)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 400), st.integers(1, 9), st.integers(0, 99), st.sampled_from([None, 1, 2, 8, 64, 512]))
+def test_a_cluster_follows_the_fixed_tree(n, limit, seed, largest):
+    engine = FakeEngine(limit, seed, largest)
+    told = []
+    got = engine.reduce(str, range(n), bracket, progress=lambda *at: told.append(at))
+    assert got == local().reduce(str, range(n), bracket)
+    assert told == [(i, n) for i in range(n + 1)]
+    (cluster,) = engine.made
+    assert cluster.most <= limit and cluster.settled == []
+    if largest is None:
+        assert cluster.arrived <= 128 + n.bit_length()
+
+
+def test_an_error_bears_the_name_of_its_item_and_what_is_under_way_is_settled():
+    engine = FakeEngine(4, largest=16, poisoned=(37,))
+    with pytest.raises(TaskError, match="failed on 37: poisoned"):
+        engine.reduce(str, range(100), bracket)
+    (cluster,) = engine.made
+    assert 1 <= len(cluster.settled) <= 4 + 3
+
+
+@pytest.mark.parametrize("stop", [3, 17, 64, 99])
+def test_blocks_are_kept_in_a_checkpoint(tmp_path, stop):
+    checkpoint = Checkpoint(tmp_path, fingerprint("blocks"))
+    with pytest.raises(TaskError):
+        FakeEngine(4, largest=8, poisoned=(stop,)).reduce(str, range(100), bracket, checkpoint=checkpoint)
+    computed = []
+
+    def task(item):
+        computed.append(item)
+        return str(item)
+
+    # By another engine too, with other blocks.
+    got = FakeEngine(3, largest=32).reduce(task, range(100), bracket, checkpoint=checkpoint)
+    assert got == local().reduce(str, range(100), bracket)
+    assert sorted(computed) == list(range(min(computed), 100)) and stop - min(computed) < 8 + 4
+
+
+def test_an_error_while_combining_names_the_block():
+    with pytest.raises(TaskError, match="items 0 to 15, which are combined"):
+        taken(pack((False, (ValueError("shapes"), None, "there"))), "items 0 to 15, which are combined")
