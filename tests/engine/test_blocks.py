@@ -104,7 +104,7 @@ class FakeCluster:
             self.leaf, self.join, self.fetch, self.settle, lambda: max(1, limit - next(asked) // 40 % 3)
         )
         named = iter([(f"item {item}", pack(item)) for item in items])
-        return run.run(named, aligned(first, first + len(items), largest), tell)
+        return run.run(named, aligned(first, first + len(items), largest), tell, first=first)
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,34 @@ def test_blocks_are_kept_in_a_checkpoint(tmp_path, stop):
     got = FakeEngine(3, largest=32).reduce(task, range(100), bracket, checkpoint=checkpoint)
     assert got == local().reduce(str, range(100), bracket)
     assert sorted(computed) == list(range(min(computed), 100)) and stop - min(computed) < 8 + 4
+
+
+@pytest.mark.parametrize("n,stop,limit", [(500, 400, 200), (200, 199, 64), (300, 150, 1), (300, 297, 500)])
+def test_all_whole_blocks_before_an_error_are_kept(tmp_path, n, stop, limit):
+    checkpoint = Checkpoint(tmp_path, fingerprint("blocks"))
+    with pytest.raises(TaskError, match=f"failed on {stop}"):
+        FakeEngine(limit, largest=8, poisoned=(stop,)).reduce(str, range(n), bracket, checkpoint=checkpoint)
+    assert PairwiseTree(bracket, checkpoint).count == stop - stop % 8
+    assert local().reduce(str, range(n), bracket, checkpoint=checkpoint) == local().reduce(
+        str, range(n), bracket
+    )
+
+
+class FailingJoin(FakeCluster):
+    """One whose combination of a block fails."""
+
+    def fetch(self, reference, name):
+        if str(name).startswith("items 32 "):
+            return pack((False, (ValueError("shapes"), None, "there")))
+        return super().fetch(reference, name)
+
+
+def test_no_block_comes_after_one_that_failed():
+    got = []
+    with pytest.raises(TaskError, match="items 32 to 39"):
+        for block in FailingJoin(str, bracket, 0).run(range(24, 100), 24, 8, 50, lambda: None):
+            got.append(block)
+    assert [size for size, _ in got] == [8]
 
 
 def test_an_error_while_combining_names_the_block():

@@ -111,7 +111,7 @@ class RayEngine(Engine):
             limit=self._room(ray),
         )
         packed = ((_name(task, item), pack(item, cluster.pickler())) for item in items)
-        yield from run.run(packed, aligned(first, first + len(items), largest), tell)
+        yield from run.run(packed, aligned(first, first + len(items), largest), tell, first=first)
 
     def resident(
         self, prepare: Callable[[Item], Callable[[Argument], Result]], items: Iterable[Item]
