@@ -222,8 +222,8 @@ def _check_out(folder: Path, source: Source, pieces: int, carry: Sequence[str], 
     clash = [name for name in (*_columns("mean", outputs), *_columns("bound", outputs)) if name in carry]
     if clash:
         raise InvalidValueError(
-            f"Columns that are copied have other names than the new ones, and {clash[0]!r} is one of those. Rename it "
-            "in the files, or leave it out of carry."
+            f"Columns that are copied have other names than the new ones, and {clash[0]!r} is one of those. Rename "
+            "it in the files, or leave it out of carry."
         )
     if isinstance(source, str | os.PathLike):
         place = Path(source).resolve()
