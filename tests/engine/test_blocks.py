@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from farfield.engine import Checkpoint, TaskError, fingerprint, local
 from farfield.engine._blocks import BlockRun, block_size
+from farfield.engine._cluster import places
 from farfield.engine._engine import Engine
 from farfield.engine._packed import pack, unpack
+from farfield.engine._ray import RayEngine
 from farfield.engine._tree import PairwiseTree, aligned
 from farfield.engine._worker import taken
 
@@ -104,7 +106,7 @@ class FakeCluster:
             self.leaf, self.join, self.fetch, self.settle, lambda: max(1, limit - next(asked) // 40 % 3)
         )
         named = iter([(f"item {item}", pack(item)) for item in items])
-        return run.run(named, aligned(first, first + len(items), largest), tell)
+        return run.run(named, aligned(first, first + len(items), largest), tell, first=first)
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,56 @@ def test_blocks_are_kept_in_a_checkpoint(tmp_path, stop):
     assert sorted(computed) == list(range(min(computed), 100)) and stop - min(computed) < 8 + 4
 
 
+@pytest.mark.parametrize(
+    ("n", "stop", "limit"), [(500, 400, 200), (200, 199, 64), (300, 150, 1), (300, 297, 500)]
+)
+def test_all_whole_blocks_before_an_error_are_kept(tmp_path, n, stop, limit):
+    checkpoint = Checkpoint(tmp_path, fingerprint("blocks"))
+    with pytest.raises(TaskError, match=f"failed on {stop}"):
+        FakeEngine(limit, largest=8, poisoned=(stop,)).reduce(str, range(n), bracket, checkpoint=checkpoint)
+    assert PairwiseTree(bracket, checkpoint).count == stop - stop % 8
+    assert local().reduce(str, range(n), bracket, checkpoint=checkpoint) == local().reduce(
+        str, range(n), bracket
+    )
+
+
+class FailingJoin(FakeCluster):
+    """One whose combination of a block fails."""
+
+    def fetch(self, reference, name):
+        if str(name).startswith("items 32 "):
+            return pack((False, (ValueError("shapes"), None, "there")))
+        return super().fetch(reference, name)
+
+
+def test_no_block_comes_after_one_that_failed():
+    blocks = FailingJoin(str, bracket, 0).run(range(24, 100), 24, 8, 50, lambda: None)
+    assert next(blocks)[0] == 8
+    with pytest.raises(TaskError, match="items 32 to 39"):
+        next(blocks)  # and not the block behind it
+
+
 def test_an_error_while_combining_names_the_block():
     with pytest.raises(TaskError, match="items 0 to 15, which are combined"):
         taken(pack((False, (ValueError("shapes"), None, "there"))), "items 0 to 15, which are combined")
+
+
+class Machines:
+    """A cluster, as far as it is asked what it has."""
+
+    def __init__(self, *cores):
+        self.cores = cores
+
+    def nodes(self):
+        gone = {"Alive": False, "Resources": {"CPU": 64.0}}
+        return [gone, *({"Alive": True, "Resources": {"CPU": float(c)} if c else {}} for c in self.cores)]
+
+    def cluster_resources(self):
+        return {"CPU": float(sum(self.cores))}
+
+
+def test_a_task_has_its_cores_on_one_machine():
+    # 9 cores, but four tasks of two threads would wait for one another: 3 run at once.
+    assert places(Machines(0, 3, 3, 3), 2) == 3
+    assert places(Machines(0, 3, 3, 3), 1) == 9 and places(Machines(4, 4), 8) == 0
+    assert RayEngine(threads=2)._places(Machines(0, 3, 3, 3)) == 3

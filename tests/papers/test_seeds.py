@@ -1,11 +1,12 @@
 """Experiments with several seeds: every claim's row, failures that stop nothing, going on after a stop."""
 
+import contextlib
 import dataclasses
 import json
 
 import pytest
 
-from farfield.engine import local
+from farfield.engine import Engine, local
 from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.papers import ClaimVerdict, Experiment, Outcome, _seeds, run_seeds
 
@@ -78,3 +79,25 @@ def test_unknown_and_empty(tmp_path):
     with pytest.raises(InvalidValueError, match="at least one experiment"):
         run_seeds([], tmp_path, seeds=[0])
     assert not list(tmp_path.iterdir())
+
+
+class Elsewhere(Engine):
+    """Workers that run in another directory."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def run(self, task, items):
+        for item in items:
+            with contextlib.chdir(self.folder):
+                result = task(item)
+            yield result
+
+
+@pytest.mark.usefixtures("made_up")
+def test_results_are_where_the_caller_is_and_nothing_counts_twice(tmp_path, monkeypatch):
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = run_seeds(["p2.toss", "p2.toss"], "out", seeds=[0, 2, 2], engine=Elsewhere(tmp_path / "away"))
+    assert (tmp_path / "out" / "seed0" / "p2" / "toss.json").exists()
+    assert [(line["holds"], line["seeds"]) for line in found.summary()] == [(2, 2), (0, 2)]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine_tasks import identical
+from farfield.data import parquet_pieces, read_piece
 from farfield.engine import TaskError, local
 from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.regression import Nystrom, fit, predict_parquet, stream_parquet
@@ -132,6 +133,52 @@ def test_refusals(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidValueError, match=r"no \*\.parquet file"):
         stream_parquet(model, tmp_path / "empty", columns(3), "y0")
+
+
+def test_other_rows_with_the_same_footer_are_another_computation(tmp_path):
+    x, y = data(300, 3)
+    write(tmp_path / "t", x, y)
+    path, f = tmp_path / "t" / "0.parquet", Nystrom(RBF(), x[:20]).partial_fit(x, y).solve(1e-2)
+    stream_parquet(Nystrom(RBF(), x[:20]), path, columns(3), "y0", resume=tmp_path / "sums")
+    predict_parquet(f, path, columns(3), tmp_path / "out")
+    (piece,) = parquet_pieces(path, columns(3))
+    table = parquet.read_table(path)
+    parquet.write_table(table.take(list(reversed(range(300)))), path)
+    with pytest.raises(InvalidValueError, match="belong to another computation"):
+        stream_parquet(Nystrom(RBF(), x[:20]), path, columns(3), "y0", resume=tmp_path / "sums")
+    with pytest.raises(TaskError, match="made from other rows"):
+        predict_parquet(f, path, columns(3), tmp_path / "out")
+    with pytest.raises(InvalidValueError, match="has changed since"):
+        next(read_piece(piece, columns(3)))
+
+
+def test_predictions_mix_with_nothing_else(tmp_path):
+    x, y = data(100, 3)
+    write(tmp_path / "t", x, y, files=2, mean=[1.0] * 100)
+    f = Nystrom(RBF(), x[:20]).partial_fit(x, y).solve(1e-2)
+    with pytest.raises(InvalidValueError, match="'mean' is one of those"):
+        predict_parquet(f, tmp_path / "t", columns(3), tmp_path / "out", carry=["mean"])
+    for inside in ("t", "t/out"):
+        with pytest.raises(InvalidValueError, match="outside it"):
+            predict_parquet(f, tmp_path / "t", columns(3), tmp_path / inside)
+    predict_parquet(f, tmp_path / "t", columns(3), tmp_path / "out")
+    with pytest.raises(InvalidValueError, match=r"holds part-000001\.parquet, and there are only 1"):
+        predict_parquet(f, tmp_path / "t" / "0.parquet", columns(3), tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["string", "timestamp[ns]", "date32[day]"])
+def test_what_only_looks_like_a_number_is_refused(tmp_path, kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    types = {
+        "string": pyarrow.string(),
+        "timestamp[ns]": pyarrow.timestamp("ns"),
+        "date32[day]": pyarrow.date32(),
+    }
+    values = ["1", "2"] if kind == "string" else [1, 2]
+    parquet.write_table(pyarrow.table({"x": pyarrow.array(values, types[kind])}), tmp_path / "a.parquet")
+    (piece,) = parquet_pieces(tmp_path / "a.parquet", ["x"])
+    with pytest.raises(InvalidValueError, match="numbers are needed"):
+        next(read_piece(piece, ["x"]))
 
 
 # ------------------------------------------------------------------ tiles that are kept

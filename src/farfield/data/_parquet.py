@@ -35,7 +35,8 @@ class Piece:
     rows
         How many they hold.
     digest
-        SHA-256 of the file's footer, which has the places, sizes and ranges of all columns: another file has another.
+        SHA-256 of the file's size, its time of change and its footer. The footer alone, with the places, sizes and
+        ranges of all columns, does not tell a table from one whose rows are in another order.
     """
 
     path: str
@@ -70,7 +71,7 @@ def parquet_pieces(source: Source, columns: Iterable[str], *, rows: int = 65_536
         for name in wanted:
             if name not in names:
                 raise UnknownNameError(f"column in {path}", name, names)
-        digest = _footer_digest(path)
+        digest = _digest(path)
         start = held = 0
         for group in range(footer.num_row_groups):
             size = footer.row_group(group).num_rows
@@ -168,16 +169,21 @@ def _files(source: Source) -> list[Path]:
     return found
 
 
-def _footer_digest(path: Path) -> str:
-    """The last bytes of a file are its footer's length and four letters."""
+def _digest(path: Path) -> str:
+    """Of size, time and footer; the last bytes of a file are the footer's length and four letters."""
     with path.open("rb") as file:
+        found = os.fstat(file.fileno())
         size = file.seek(-8, os.SEEK_END) + 8
         length = int.from_bytes(file.read(4), "little")
         file.seek(max(0, size - 8 - length))
-        return hashlib.sha256(file.read()).hexdigest()
+        return hashlib.sha256(f"{found.st_size} {found.st_mtime_ns} ".encode() + file.read()).hexdigest()
 
 
 def _batches(piece: Piece, columns: Sequence[str], rows: int) -> Iterator[Any]:
+    if _digest(Path(piece.path)) != piece.digest:
+        raise InvalidValueError(
+            f"{piece.path} has changed since the run began. Run again with files that stay as they are."
+        )
     with arrow()[1].ParquetFile(piece.path) as file:
         yield from file.iter_batches(
             batch_size=rows, row_groups=list(range(*piece.groups)), columns=list(columns), use_threads=False
@@ -188,10 +194,18 @@ def _numbers(batch: Any, columns: Sequence[str], piece: Piece) -> NDArray[np.flo
     values = np.empty((batch.num_rows, len(columns)))
     for place, name in enumerate(columns):
         column = batch.column(name)
-        try:
-            values[:, place] = column.to_numpy(zero_copy_only=False)
-        except (TypeError, ValueError) as error:
+        if not _is_number(column.type):
             raise InvalidValueError(
-                f"Column {name!r} of {piece.path} holds {column.type}, and numbers are needed: {error}"
-            ) from error
+                f"Column {name!r} of {piece.path} holds {column.type}, and numbers are needed. Leave it out, or "
+                "write it as numbers."
+            )
+        values[:, place] = column.to_numpy(zero_copy_only=False)
     return values
+
+
+def _is_number(kind: Any) -> bool:
+    """Not what numpy would take for one too: a text of digits, a date."""
+    types = arrow()[0].types
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    return any(test(kind) for test in tests)

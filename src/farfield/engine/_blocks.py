@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from farfield.engine._packed import Packed
+from farfield.engine._task import TaskError
 from farfield.engine._worker import taken
 
 __all__ = ["BlockRun", "block_size"]
@@ -51,12 +53,21 @@ class BlockRun:
     limit: Callable[[], int]
 
     def run(
-        self, items: Iterator[tuple[object, Packed]], sizes: Iterable[int], tell: Callable[[], None]
+        self,
+        items: Iterator[tuple[object, Packed]],
+        sizes: Iterable[int],
+        tell: Callable[[], None],
+        *,
+        first: int = 0,
     ) -> Generator[tuple[int, Any], None, None]:
-        """(size, reduction) for every block of (name, item); tells of every item that is finished."""
+        """(size, reduction) for every block of (name, item); tells of every item that is finished.
+
+        ``first`` is the number of the first item in the whole reduction. If an item fails, the blocks before it still
+        come, and then the error: they are finished, and a checkpoint is to have them.
+        """
         leaves: deque[tuple[object, Any]] = deque()
         roots: deque[tuple[int, int, Any]] = deque()
-        submitted = 0
+        submitted = checked = first
 
         def submit(size: int) -> Any:
             if size == 1:
@@ -70,21 +81,23 @@ class BlockRun:
             return self.join(left, submit(size // 2))
 
         def check() -> None:
+            nonlocal checked
             name, reference = leaves[0]
             error = self.fetch(reference, name)
             leaves.popleft()  # only now: what is waited for is settled too
             if error is not None:
                 taken(error, name)
+            checked += 1
             tell()
 
         def oldest() -> tuple[int, Any]:
             size, end, reference = roots[0]
-            while submitted - len(leaves) < end:  # so that an error bears the name of its item
+            while checked < end:  # so that an error bears the name of its item
                 check()
             name = f"items {end - size} to {end - 1}, which are combined"
-            outcome = self.fetch(reference, name)
-            roots.popleft()
-            return size, taken(outcome, name)
+            result = taken(self.fetch(reference, name), name)
+            roots.popleft()  # only now: no block comes after one that could not be had
+            return size, result
 
         try:
             for size in sizes:
@@ -98,5 +111,10 @@ class BlockRun:
                 check()
             while roots:
                 yield oldest()
+        except TaskError:
+            with contextlib.suppress(TaskError):
+                while roots and roots[0][1] <= checked:
+                    yield oldest()
+            raise
         finally:
             self.settle([reference for _, reference in leaves] + [reference for *_, reference in roots])

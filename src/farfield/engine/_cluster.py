@@ -12,7 +12,7 @@ from typing import Any
 
 from farfield.errors import InvalidValueError, MissingExtraError
 
-__all__ = ["connect", "disconnect", "is_connected", "pickler", "remote"]
+__all__ = ["connect", "disconnect", "is_connected", "pickler", "places", "remote"]
 
 _SILENT = "RAY_USAGE_STATS_ENABLED"
 """Ray reports its use to its makers unless this is 0."""
@@ -51,12 +51,23 @@ def connect(address: str | None, *, workers: int | None, threads: int, store: in
                 options["object_store_memory"] = store
         with _quiet():
             ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    if (cores := ray.cluster_resources().get("CPU", 0)) < threads:
+    if places(ray, threads) == 0:
+        cores = max(_machines(ray), default=0)
         raise InvalidValueError(
-            f"A task with threads={threads} needs as many cores, and the cluster has {cores:g}: it would wait for "
-            "ever. Pass fewer threads, or join another cluster."
+            f"A task with threads={threads} needs as many cores of one machine, and the largest of the cluster has "
+            f"{cores}: it would wait for ever. Pass fewer threads, or join another cluster."
         )
     return ray
+
+
+def places(ray: Any, threads: int) -> int:
+    """Tasks of so many threads that run at once: a task's cores are of one machine."""
+    return sum(cores // threads for cores in _machines(ray))
+
+
+def _machines(ray: Any) -> list[int]:
+    """Cores of each machine that is there."""
+    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
 
 
 def disconnect() -> None:

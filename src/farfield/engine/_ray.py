@@ -111,7 +111,7 @@ class RayEngine(Engine):
             limit=self._room(ray),
         )
         packed = ((_name(task, item), pack(item, cluster.pickler())) for item in items)
-        yield from run.run(packed, aligned(first, first + len(items), largest), tell)
+        yield from run.run(packed, aligned(first, first + len(items), largest), tell, first=first)
 
     def resident(
         self, prepare: Callable[[Item], Callable[[Argument], Result]], items: Iterable[Item]
@@ -146,7 +146,7 @@ class RayEngine(Engine):
 
     def _places(self, ray: Any) -> int:
         """Tasks that run at once."""
-        room = max(1, int(ray.cluster_resources().get("CPU", 1)) // self.threads)
+        room = max(1, cluster.places(ray, self.threads))
         return room if self.workers is None else min(self.workers, room)
 
     def _room(self, ray: Any) -> Callable[[], int]:
@@ -161,7 +161,7 @@ class RayEngine(Engine):
             nonlocal known, until
             if time.monotonic() >= until:
                 places = self._places(ray)
-                spare = int(ray.cluster_resources().get("CPU", 1)) // self.threads > places
+                spare = cluster.places(ray, self.threads) > places
                 known, until = places if spare else 2 * places, time.monotonic() + _LOOK
             return known
 

@@ -177,7 +177,7 @@ def sweep(
     """
     named: dict[str, Source] = {}
     sources = dict(datasets) if isinstance(datasets, Mapping) else named | {n: _Named(n) for n in datasets}
-    seeds = [int(seed) for seed in seeds]
+    seeds = list(dict.fromkeys(int(seed) for seed in seeds))  # twice the same is no evidence of its own
     if not models or not sources or not seeds:
         raise InvalidValueError(
             "A sweep has at least one model, one dataset and one seed; "

@@ -125,15 +125,17 @@ def run_seeds(
         raise InvalidValueError(
             f"A sweep has at least one experiment and one seed; got {len(names)} and {len(seeds)}."
         )
+    seeds = list(dict.fromkeys(int(seed) for seed in seeds))  # one given twice is one
     chosen: list[Experiment] = [
-        experiment(name) for name in names
+        experiment(name) for name in dict.fromkeys(names)
     ]  # an unknown name fails before anything runs
-    items = [(item.name, int(seed)) for item in chosen for seed in seeds]
-    task = _Run(str(out), quick, force)
+    items = [(item.name, seed) for item in chosen for seed in seeds]
+    # Absolute: a worker may run in another directory.
+    task = _Run(str(Path(out).absolute()), quick, force)
     rows: list[ClaimRow] = []
     for (name, seed), found in resolve(engine).map(task, items, progress=progress):
         rows += [ClaimRow(name, seed, **fields) for fields in found]
-    settings: dict[str, JSON] = {"names": list(names), "seeds": [int(s) for s in seeds], "quick": quick}
+    settings: dict[str, JSON] = {"names": list(names), "seeds": list(seeds), "quick": quick}
     return SeedSweep(tuple(rows), provenance(settings))
 
 

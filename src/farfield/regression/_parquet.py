@@ -128,12 +128,11 @@ class _Predict:
             work = Work(engines.local(), self.memory)
             mean = multiply(self.kernel, x, self.points, self.weights, work).numpy()
             bound = bounds.at(self.kernel.diagonal(x), self.energy).numpy()
-        several = mean.shape[1] > 1
         columns = {"mean": mean, "bound": bound}
         return {
-            f"{name}_{k}" if several else name: np.ascontiguousarray(values[:, k])
+            column: np.ascontiguousarray(values[:, k])
             for name, values in columns.items()
-            for k in range(values.shape[1])
+            for k, column in enumerate(_columns(name, values.shape[1]))
         }
 
 
@@ -178,10 +177,10 @@ def predict_parquet(
     source, inputs, rows
         As in :func:`stream_parquet`.
     out
-        A folder, seen by every worker: one file for each piece. Files that are there whole are not made again, so a
-        run that was stopped goes on.
+        A folder, seen by every worker and outside the source: one file for each piece. Files that are there whole are
+        not made again, so a run that was stopped goes on.
     carry
-        Columns to copy, such as a key.
+        Columns to copy, such as a key; none with the name of a new one.
     engine, progress
         Where pieces are read, predicted and written.
     memory
@@ -203,6 +202,7 @@ def predict_parquet(
     predict = _Predict(posterior.kernel, points, weights, energy, engines.parse_memory(memory))
     pieces = parquet_pieces(source, (*inputs, *carry), rows=rows)
     folder = Path(out).absolute()
+    _check_out(folder, source, len(pieces), carry, weights.shape[1])
     folder.mkdir(parents=True, exist_ok=True)
     note = engines.fingerprint(
         "predict", _identity(posterior.kernel, points), points, weights, energy, predict.memory,
@@ -211,3 +211,32 @@ def predict_parquet(
     task = _PredictPiece(predict, tuple(inputs), tuple(carry), str(folder), note)
     done = engines.engine(engine).map(task, list(enumerate(pieces)), progress=progress)
     return tuple(Path(path) for _, path in done)
+
+
+def _columns(name: str, outputs: int) -> list[str]:
+    return [name] if outputs == 1 else [f"{name}_{k}" for k in range(outputs)]
+
+
+def _check_out(folder: Path, source: Source, pieces: int, carry: Sequence[str], outputs: int) -> None:
+    """Refuse what would mix predictions with something else."""
+    clash = [name for name in (*_columns("mean", outputs), *_columns("bound", outputs)) if name in carry]
+    if clash:
+        raise InvalidValueError(
+            f"Columns that are copied have other names than the new ones, and {clash[0]!r} is one of those. Rename "
+            "it in the files, or leave it out of carry."
+        )
+    if isinstance(source, str | os.PathLike):
+        place = Path(source).resolve()
+        if place.is_dir() and folder.resolve().is_relative_to(place):
+            raise InvalidValueError(
+                f"Predictions in {folder} would be rows of {place} when the run goes on. Give a folder outside it."
+            )
+    wanted = {f"part-{number:06d}.parquet" for number in range(pieces)}
+    other = next(
+        (path.name for path in sorted(folder.glob("part-*.parquet")) if path.name not in wanted), None
+    )
+    if other is not None:
+        raise InvalidValueError(
+            f"{folder} holds {other}, and there are only {pieces} pieces now: it is left from other rows. Give "
+            "another folder, or remove it."
+        )
