@@ -124,7 +124,8 @@ def product_cost(c: Constants, cores: int, n: int, preconditioned: bool = False)
     alone = {"inputs to the machines": 8 * n * (D + 1) / NETWORK * math.log2(max(1, machines(cores)))}
     if preconditioned:
         alone["the preconditioner"] = 2 * 8 * n * RANK * c.byte_read
-    return Cost(n * n / 2 * c.entry / cores, STRIP * min(n, STRIP * PART) * c.entry, workers, caller, alone)
+    entry = c.entry + 2 * 8 * c.byte_read  # every tile is multiplied from both sides
+    return Cost(n * n / 2 * entry / cores, STRIP * min(n, STRIP * PART) * entry, workers, caller, alone)
 
 
 def nystrom_cost(c: Constants, cores: int, rows: int, m: int, piece: int = PIECE) -> Cost:
@@ -284,7 +285,7 @@ def validate(
     inputs = torch.randn(sizes["inputs"], D, dtype=torch.float64)
     hold(
         f"empirical NTK, {sizes['inputs']:,} inputs",
-        ntk_cost(c, WORKERS, sizes["inputs"], 256),
+        ntk_cost(c, WORKERS, sizes["inputs"], 224),
         lambda: ntk.empirical_ntk(network(), inputs, engine=cluster, memory="32MB"),
     )
     hold(

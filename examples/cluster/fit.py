@@ -23,6 +23,8 @@ parser.add_argument("--landmarks", type=int, default=2000)
 given = parser.parse_args()
 
 files = sorted(given.rows.glob("*.parquet"))
+if not files:
+    parser.error(f"there are no Parquet files in {given.rows}")
 columns = [name for name in pq.read_schema(files[0]).names if name != "y"]
 first = pq.ParquetFile(files[0]).read_row_group(0, columns=columns)
 sample = torch.stack([torch.tensor(first.column(name).to_numpy()) for name in columns], dim=1).double()

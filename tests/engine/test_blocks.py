@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farfield.engine import Checkpoint, TaskError, fingerprint, local
+from farfield.engine import Checkpoint, TaskError, _cluster, fingerprint, local
 from farfield.engine._blocks import BlockRun, block_size
 from farfield.engine._cluster import places
 from farfield.engine._engine import Engine
@@ -16,6 +16,7 @@ from farfield.engine._packed import pack, unpack
 from farfield.engine._ray import RayEngine
 from farfield.engine._tree import PairwiseTree, aligned
 from farfield.engine._worker import taken
+from farfield.errors import InvalidValueError
 
 
 def bracket(left, right):
@@ -219,3 +220,30 @@ def test_a_task_has_its_cores_on_one_machine():
     assert places(Machines(0, 3, 3, 3), 2) == 3
     assert places(Machines(0, 3, 3, 3), 1) == 9 and places(Machines(4, 4), 8) == 0
     assert RayEngine(threads=2)._places(Machines(0, 3, 3, 3)) == 3
+
+
+class GrowingRay:
+    """A cluster whose head computes nothing, and whose first worker comes after some looks."""
+
+    def __init__(self, looks, cores):
+        self.looks, self.cores = looks, cores
+
+    def is_initialized(self):
+        return True
+
+    def nodes(self):
+        self.looks -= 1
+        head = {"Alive": True, "Resources": {}}
+        return [head] if self.looks > 0 else [head, {"Alive": True, "Resources": {"CPU": float(self.cores)}}]
+
+
+def test_the_first_worker_is_waited_for(monkeypatch):
+    slept = []
+    monkeypatch.setattr(_cluster.time, "sleep", slept.append)
+    monkeypatch.setattr(_cluster, "_ray", lambda: GrowingRay(4, 2))
+    assert _cluster.places(_cluster.connect(None, workers=None, threads=2, store=None), 2) == 1
+    assert slept == [1, 1, 1]
+    monkeypatch.setattr(_cluster, "_ray", lambda: GrowingRay(0, 2))
+    with pytest.raises(InvalidValueError, match="needs as many cores of one machine, and the largest"):
+        _cluster.connect(None, workers=None, threads=3, store=None)
+    assert len(slept) == 3, "a machine is there, and too small: nothing to wait for"

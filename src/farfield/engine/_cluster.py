@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from farfield.errors import InvalidValueError, MissingExtraError
 
 __all__ = ["connect", "disconnect", "is_connected", "pickler", "places", "remote"]
 
+_PATIENCE = 120.0
+"""Seconds in which the first worker of a cluster may come."""
 _SILENT = "RAY_USAGE_STATS_ENABLED"
 """Ray reports its use to its makers unless this is 0."""
 
@@ -51,6 +54,11 @@ def connect(address: str | None, *, workers: int | None, threads: int, store: in
                 options["object_store_memory"] = store
         with _quiet():
             ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    end = time.monotonic() + _PATIENCE
+    while (
+        not any(_machines(ray)) and time.monotonic() < end
+    ):  # a head that computes nothing, and no worker yet
+        time.sleep(1)
     if places(ray, threads) == 0:
         cores = max(_machines(ray), default=0)
         raise InvalidValueError(

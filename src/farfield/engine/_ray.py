@@ -191,6 +191,14 @@ class RayEngine(Engine):
     def _fetched(self, ray: Any, reference: Any, name: object) -> Any:
         try:
             return ray.get(reference)
+        except (
+            ray.exceptions.RayTaskError
+        ) as error:  # ours come back as values: the worker did not get so far
+            raise TaskError(
+                name,
+                f"a worker could not run it: {type(error).__name__}. farfield, in this version, must be installed on "
+                f"every machine. {error}",
+            ) from error
         except ray.exceptions.RayError as error:
             times = "once" if self.retries == 0 else f"{self.retries + 1} times"
             raise TaskError(
