@@ -308,13 +308,16 @@ def trial_driver(work: Tiles | Pieces, expected: Tensor, chance: random.Random) 
 
 
 def ray_processes(seconds: float, but: str = "nothing") -> list[str]:
-    """Commands of Ray's processes that are still there after so many seconds; returns as soon as there are none."""
-    end = time.monotonic() + seconds
+    """Commands of Ray's processes that are still there after so many seconds; returns as soon as there are none.
+
+    Of this network namespace: a cluster elsewhere is somebody else's.
+    """
+    end, network = time.monotonic() + seconds, os.readlink("/proc/self/ns/net")
     while True:
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if entry.name.isdigit():
+                if entry.name.isdigit() and os.readlink(entry / "ns" / "net") == network:
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     if command.startswith("ray::") or "raylet" in command or "gcs_server" in command:
                         found.append(command[:60].strip())

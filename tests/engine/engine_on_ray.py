@@ -376,5 +376,5 @@ def test_an_error_while_combining(cluster):
     def combine(left, right):
         raise ValueError("shapes")
 
-    with pytest.raises(TaskError, match="items 0 to 3, which are combined: ValueError: shapes"):
+    with pytest.raises(TaskError, match="items 0 to 3, which are combined': ValueError: shapes"):
         cluster.reduce(abs, range(300), combine)
