@@ -186,7 +186,9 @@ def again(counted: Counter[str]) -> int:
     return sum(counted.values()) - len(counted)
 
 
-def trial_worker(work: Tiles | Pieces, expected: Tensor, chance: random.Random) -> dict[str, Any]:
+def trial_worker(
+    work: Tiles | Pieces, expected: Tensor, chance: random.Random, cluster: engine.Engine
+) -> dict[str, Any]:
     log = Logged(work.folder / "log")
     moment = chance.randrange(1, len(work.items))
     killed: list[int] = []
@@ -198,11 +200,10 @@ def trial_worker(work: Tiles | Pieces, expected: Tensor, chance: random.Random) 
         killed.append(log.begun()[-1][0])
         os.kill(killed[0], signal.SIGKILL)
 
-    with engine.ray("local", workers=2) as cluster:
-        thread = threading.Thread(target=kill)
-        thread.start()
-        out = work.run(cluster, log.log)
-        thread.join()
+    thread = threading.Thread(target=kill)
+    thread.start()
+    out = work.run(cluster, log.log)
+    thread.join()
     counted = Counter(item for _, item in log.begun())
     check(torch.equal(out, expected), "other bits")
     check(set(counted) == set(work.items), "an item was not computed")
@@ -210,24 +211,23 @@ def trial_worker(work: Tiles | Pieces, expected: Tensor, chance: random.Random) 
     return {"killed after": moment, "computed again": again(counted)}
 
 
-def trial_raise(work: Tiles | Pieces, expected: Tensor, chance: random.Random) -> dict[str, Any]:
+def trial_raise(
+    work: Tiles | Pieces, expected: Tensor, chance: random.Random, cluster: engine.Engine
+) -> dict[str, Any]:
     log, second = Logged(work.folder / "log"), Logged(work.folder / "second")
     poisoned = chance.choice(work.items)
-    with engine.ray("local", workers=2) as cluster:
-        try:
-            work.run(cluster, log.log, poisoned)
-        except engine.TaskError as error:
-            named = str(error)
-        else:
-            raise AssertionError("a poisoned item did not stop the run")
-        known = poisoned if isinstance(work, Tiles) else f"{int(poisoned):04d}.parquet"
-        check(
-            known in named and "ZeroDivisionError: poisoned" in named, f"the error does not say what: {named}"
-        )
-        first = Counter(item for _, item in log.begun())
-        check(first[poisoned] == 1 and again(first) == 0, "something was tried again")
-        left = work.unfinished() if isinstance(work, Tiles) else None
-        out = work.run(cluster, second.log)
+    try:
+        work.run(cluster, log.log, poisoned)
+    except engine.TaskError as error:
+        named = str(error)
+    else:
+        raise AssertionError("a poisoned item did not stop the run")
+    known = poisoned if isinstance(work, Tiles) else f"{int(poisoned):04d}.parquet"
+    check(known in named and "ZeroDivisionError: poisoned" in named, f"the error does not say what: {named}")
+    first = Counter(item for _, item in log.begun())
+    check(first[poisoned] == 1 and again(first) == 0, "something was tried again")
+    left = work.unfinished() if isinstance(work, Tiles) else None
+    out = work.run(cluster, second.log)
     then = Counter(item for _, item in second.begun())
     check(torch.equal(out, expected), "other bits")
     check(
@@ -257,15 +257,17 @@ def add(left: Tensor, right: Tensor) -> Tensor:
     return left + right
 
 
-def trial_spill(work: Tiles | Pieces, expected: Tensor, chance: random.Random) -> dict[str, Any]:
+def trial_spill(
+    work: Tiles | Pieces, expected: Tensor, chance: random.Random, cluster: engine.Engine
+) -> dict[str, Any]:
     numbers = chance.randrange(3_000_000, 6_000_000)  # 24 to 48 MB, in a store of 80
     task, items = Swell(numbers), range(chance.randrange(8, 14))
     batches = [torch.full((numbers,), float(i), dtype=torch.float64) for i in range(5)]
     log = Logged(work.folder / "log")
-    with engine.ray("local", workers=2, store=80_000_000) as cluster:
-        total = cluster.reduce(task, items, add)
-        streamed = cluster.stream(iter(batches), torch.sin, add)
-        out = work.run(cluster, log.log)
+    with engine.ray("local", workers=2, store=80_000_000) as small:
+        total = small.reduce(task, items, add)
+        streamed = small.stream(iter(batches), torch.sin, add)
+        out = work.run(small, log.log)
         from ray._private.worker import _global_node
 
         logs = Path(_global_node.get_logs_dir_path())
@@ -280,7 +282,9 @@ def trial_spill(work: Tiles | Pieces, expected: Tensor, chance: random.Random) -
     return {"megabytes a result": round(numbers * 8 / 1e6), "results": len(items)}
 
 
-def trial_driver(work: Tiles | Pieces, expected: Tensor, chance: random.Random) -> dict[str, Any]:
+def trial_driver(
+    work: Tiles | Pieces, expected: Tensor, chance: random.Random, cluster: engine.Engine
+) -> dict[str, Any]:
     log, second = Logged(work.folder / "log"), Logged(work.folder / "second")
     moment = chance.randrange(0, len(work.items))
     command = [sys.executable, "-m", "benchmarks.ray_faults", "--drive", work.name, str(work.folder)]
@@ -295,8 +299,8 @@ def trial_driver(work: Tiles | Pieces, expected: Tensor, chance: random.Random) 
     check(not alive, f"processes of a cluster whose owner is gone: {alive}")
     begun = {item for _, item in log.begun()}
     left = work.unfinished() if isinstance(work, Tiles) else None
-    with engine.ray("local", workers=2) as cluster:
-        out = work.run(cluster, second.log)
+    with engine.ray("local", workers=2) as another:
+        out = work.run(another, second.log)
     then = Counter(item for _, item in second.begun())
     check(torch.equal(out, expected), "other bits")
     check(again(then) == 0, "something was computed twice")
@@ -353,17 +357,22 @@ def main() -> None:
             (folder := Path(scratch) / name).mkdir()
             expected[name] = make(folder).run(engine.local(), folder / "log")
         for fault in options.faults:
-            for number in range(options.runs):
-                chance = random.Random(f"{fault} {number}")
-                name = ("tiles", "pieces")[number % 2]
-                (folder := Path(scratch) / f"{fault}{number}").mkdir()
-                row: dict[str, Any] = {"run": number, "work": name}
-                try:
-                    row |= {"ok": True, **TRIALS[fault](WORKLOADS[name](folder), expected[name], chance)}
-                except (AssertionError, engine.TaskError) as error:
-                    row |= {"ok": False, "why": str(error)}
-                record.setdefault(fault, []).append(row)
-                print(fault, row, flush=True)
+            with contextlib.ExitStack() as stack:
+                cluster = engine.ray("local", workers=2)
+                if fault in ("worker", "raise"):  # all runs on one; the others have clusters of their own
+                    stack.enter_context(cluster)
+                for number in range(options.runs):
+                    chance = random.Random(f"{fault} {number}")
+                    name = ("tiles", "pieces")[number % 2]
+                    (folder := Path(scratch) / f"{fault}{number}").mkdir()
+                    work = WORKLOADS[name](folder)
+                    row: dict[str, Any] = {"run": number, "work": name}
+                    try:
+                        row |= {"ok": True, **TRIALS[fault](work, expected[name], chance, cluster)}
+                    except (AssertionError, engine.TaskError) as error:
+                        row |= {"ok": False, "why": str(error)}
+                    record.setdefault(fault, []).append(row)
+                    print(fault, row, flush=True)
     if left := ray_processes(120.0):
         print("left:", left)
     for fault, rows in record.items():

@@ -237,7 +237,11 @@ def test_time_limit_and_interrupt(tmp_path):
     (tmp_path / "registry.jsonl").write_text(text)
     words, options = command(tmp_path, "registry.jsonl", "--out", "out", "--workers", "2")
     begun = time.monotonic()
-    with subprocess.Popen(words, **options, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    # Where these tests run in the background of a shell, SIGINT is ignored, and a child would inherit that.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(
+        words, **options, **heard, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
         while not list(tmp_path.glob("out/finished/*/*.result")):
             assert running.poll() is None and time.monotonic() - begun < 300
             time.sleep(0.1)
