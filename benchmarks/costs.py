@@ -15,7 +15,6 @@ else (``unshare -n``, then ``ip link set lo up``). Writes ``costs.json`` and, fo
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 import time
@@ -27,11 +26,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks._records import save_record
 from benchmarks.parquet import COLUMNS, GROUP, D, write_rows
 from farfield import engine, kernels, ntk, regression
 from farfield._provenance import provenance
 from farfield.regression._covariance import Work, symmetric_product
-from farfield.report._data import plain
 
 FULL: dict[str, Any] = {"n": 20_000, "rows": 400_000, "landmarks": 2000, "inputs": 1024, "seconds": 3.0}
 QUICK: dict[str, Any] = {"n": 2000, "rows": 100_000, "landmarks": 200, "inputs": 128, "seconds": 0.3}
@@ -404,14 +403,13 @@ def main() -> None:
     text = markdown(c, held, rows)
     print(text)
     if not options.quick:
-        options.out.mkdir(parents=True, exist_ok=True)
         record = {
             "constants": asdict(c), "held": held, "extrapolated": rows,
             "assumed": {"cores_per_machine": CORES_PER_MACHINE, "network_bytes_per_second": NETWORK},
             "provenance": provenance(sizes),
         }  # fmt: skip
         path = options.out / "costs.json"
-        path.write_text(json.dumps(plain(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        save_record(record, path)
         path.with_suffix(".md").write_text(text, encoding="utf-8")
 
 

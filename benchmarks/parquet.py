@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import tempfile
 import threading
@@ -27,10 +26,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks._records import save_record
 from farfield import engine, kernels, regression
 from farfield._provenance import provenance
 from farfield.report import Figure, Panel, Series, save_figure
-from farfield.report._data import plain
 
 FULL: dict[str, Any] = {"rows": [100_000, 1_000_000, 10_000_000], "landmarks": 2000}
 QUICK: dict[str, Any] = {"rows": [20_000, 100_000], "landmarks": 200}
@@ -200,11 +199,10 @@ def main() -> None:
         seconds = 1.0 if options.quick else 10.0
         results = [measure(where, rows, sizes["landmarks"], data, seconds) for rows in sizes["rows"]]
     if not options.quick:
-        options.out.mkdir(parents=True, exist_ok=True)
         name = "parquet" if options.engine == "ray" else "parquet_local"
         record = {"results": results, "provenance": provenance(sizes, seed=SEED)}
         path = options.out / f"{name}.json"
-        path.write_text(json.dumps(plain(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        save_record(record, path)
         plot(results, options.out / name)
         print(f"wrote {path}")
 

@@ -17,7 +17,6 @@ Ratios above one mean that Ray is slower. Without --quick a record is written, w
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks._records import save_record
 from farfield import engine, kernels, regression
 from farfield._provenance import provenance
 from farfield.regression._covariance import Work, symmetric_product
-from farfield.report._data import plain
 
 TASKS = ("product", "solve", "weak")
 FULL: dict[str, Any] = {"n": 20_000, "rank": 1000, "rounds": 3, "weak_tiles": 24, "side": 2048}
@@ -177,10 +176,9 @@ def main() -> None:
         times = ", ".join(f"{who} {value:.3g} s" for who, value in result["seconds"].items())
         print(f"{name:8} ratio {result['ratio']:.3f} (target {TARGETS[name]}): {times}")
     if not options.quick:
-        options.out.mkdir(parents=True, exist_ok=True)
         record = {"results": results, "provenance": provenance(sizes, seed=SEED)}
         path = options.out / "ray.json"
-        path.write_text(json.dumps(plain(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        save_record(record, path)
         print(f"wrote {path}")
 
 

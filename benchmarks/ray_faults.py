@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import signal
@@ -37,9 +36,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks._records import save_record
 from farfield import engine, kernels, regression
 from farfield._provenance import provenance
-from farfield.report._data import plain
 
 FAULTS = ("worker", "raise", "spill", "driver")
 ROWS, HEIGHT, D = 3072, 256, 9
@@ -378,11 +377,10 @@ def main() -> None:
     for fault, rows in record.items():
         print(f"{fault:8} {sum(row['ok'] for row in rows)} of {len(rows)}")
     if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
         settings = {"rows": ROWS, "height": HEIGHT, "pieces": PIECES, "piece": PIECE, "landmarks": LANDMARKS}
         path = options.out / "ray_faults.json"
         content = {"runs": record, "provenance": provenance(settings, seed=0)}
-        path.write_text(json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        save_record(content, path)
     sys.exit(0 if not left and all(row["ok"] for rows in record.values() for row in rows) else 1)
 
 

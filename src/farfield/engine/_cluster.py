@@ -54,13 +54,11 @@ def connect(address: str | None, *, workers: int | None, threads: int, store: in
                 options["object_store_memory"] = store
         with _quiet():
             ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    # A head may compute nothing, and its first worker be on its way.
     end = time.monotonic() + _PATIENCE
-    while (
-        not any(_machines(ray)) and time.monotonic() < end
-    ):  # a head that computes nothing, and no worker yet
+    while not any(machines := _machines(ray)) and time.monotonic() < end:
         time.sleep(1)
-    if places(ray, threads) == 0:
-        cores = max(_machines(ray), default=0)
+    if (cores := max(machines, default=0)) < threads:
         raise InvalidValueError(
             f"A task with threads={threads} needs as many cores of one machine, and the largest of the cluster has "
             f"{cores}: it would wait for ever. Pass fewer threads, or join another cluster."

@@ -161,7 +161,7 @@ class RayEngine(Engine):
             nonlocal known, until
             if time.monotonic() >= until:
                 places = self._places(ray)
-                spare = cluster.places(ray, self.threads) > places
+                spare = self.workers is not None and cluster.places(ray, self.threads) > places
                 known, until = places if spare else 2 * places, time.monotonic() + _LOOK
             return known
 
@@ -191,9 +191,8 @@ class RayEngine(Engine):
     def _fetched(self, ray: Any, reference: Any, name: object) -> Any:
         try:
             return ray.get(reference)
-        except (
-            ray.exceptions.RayTaskError
-        ) as error:  # ours come back as values: the worker did not get so far
+        except ray.exceptions.RayTaskError as error:
+            # A task's own errors come back as values: the worker did not get so far.
             raise TaskError(
                 name,
                 f"a worker could not run it: {type(error).__name__}. farfield, in this version, must be installed on "

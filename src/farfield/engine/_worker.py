@@ -46,14 +46,14 @@ def run_leaf(shared: Packed, item: Packed) -> tuple[Packed | None, Packed]:
 
 def join(shared: Packed, left: Packed, right: Packed) -> Packed:
     """Two outcomes combined; where one of them is an error, or combining raises one, that."""
-    for outcome in (left, right):
-        if not unpack(outcome, copy=False)[0]:
-            return outcome
+    # A copy of the earlier one, which combining may overwrite.
+    (left_fine, earlier), (right_fine, later) = unpack(left, copy=True), unpack(right, copy=False)
+    if not (left_fine and right_fine):
+        return right if left_fine else left
 
     def result() -> Any:
         common: Shared = unpack(shared, copy=False)
-        pair = unpack(left, copy=True)[1], unpack(right, copy=False)[1]
-        return common.call(lambda both: common.task(*both), pair)
+        return common.call(lambda both: common.task(*both), (earlier, later))
 
     return _attempt(result)[1]
 

@@ -1,0 +1,18 @@
+"""What a benchmark found, as a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from farfield.report._data import plain
+
+__all__ = ["save_record"]
+
+
+def save_record(record: dict[str, Any], path: Path) -> Path:
+    """Write JSON, infinities and nan as text; make the folder if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(plain(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
