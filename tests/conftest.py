@@ -1,4 +1,4 @@
-"""Shape annotations are checked in every test; one torch thread per worker; hypothesis profiles."""
+"""Shape annotations are checked in every test; one torch thread and one seed for each; hypothesis profiles."""
 
 import os
 
@@ -9,6 +9,7 @@ from jaxtyping import install_import_hook
 
 _hook = install_import_hook("farfield", "shape_checking.typechecked")
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -17,3 +18,9 @@ settings.register_profile(
     "farfield", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("farfield")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Layers made without a generator are the same in every run, whichever tests came before."""
+    torch.manual_seed(0)

@@ -37,6 +37,12 @@ def parameter(*shape, dtype=torch.float64):
     return nn.Parameter(numbers(*shape, seed=3, dtype=dtype))
 
 
+def linears(seed, names):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return {name: nn.Linear(4, 4).double() for name in names}
+
+
 def agree(model, x, tolerance=1e-10):
     for outputs in ("trace", "full"):
         truth = reference(model, x, outputs=outputs)
@@ -67,10 +73,33 @@ def _by_product(h):
 
 @pytest.mark.parametrize("turn", [_by_list, _by_copy, _by_parts, _by_product])
 def test_rows_that_are_put_into_another_order_and_back(turn):
-    layers = {name: nn.Linear(4, 4).double() for name in "abc"}
+    layers = linears(0, "abc")
     agree(Does(lambda s, x: s.c(turn(s.b(turn(s.a(x))).relu())), **layers), numbers(4, 4))
     # Softmax: the sum of the outputs has no gradient that could tell.
     agree(Does(lambda s, x: turn(s.b(turn(s.a(x))).relu()).softmax(1), **layers), numbers(4, 4))
+
+
+@pytest.mark.parametrize("turn", [_by_parts, _by_product])
+def test_rows_moved_where_most_have_no_gradient(turn):
+    """Of three inputs the first and last die in the ReLU; the middle one stays and tells nothing of them."""
+    layers, x = linears(0, "abc"), numbers(4, 4)
+    with torch.no_grad():
+        layers["b"].weight.copy_(layers["a"].weight.inverse())
+        layers["b"].bias.copy_(-layers["b"].weight @ layers["a"].bias - 5)  # b(a(x)) = x − 5
+    x[1] += 10
+    agree(Does(lambda s, x: s.c(turn(s.b(turn(s.a(x))).relu())), **layers), x)
+
+
+def test_a_last_layer_of_zeros_goes_through_as_a_batch():
+    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(9, 2)).double()
+    nn.init.zeros_(model[3].weight)
+    x = numbers(3, 2, 4)
+    with torch.no_grad():
+        found = plan(model, track(model, None), Selection("trace"), x)
+        alike = plan(model, track(model, None), Selection("trace"), x[:1].expand(3, -1, -1))
+    assert not found.moved, "no gradient reaches the convolution, but its rows are those of the inputs"
+    assert alike.moved, "rows that are alike and have no gradient say nothing"
+    agree(model, x)
 
 
 def test_rows_that_stay_go_through_as_a_batch():

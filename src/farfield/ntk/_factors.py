@@ -157,7 +157,14 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
     with torch.enable_grad(), together:
         several = tracked.substitute(model, {}, rows)
     require_separate(recorder, y, several, rows)
-    if _as_batch(result, together, several, len(rows)) and not in_order(several, together.kept):
+
+    def alone(i: int) -> list[Tensor]:
+        one, row = Recorder(tracked, None, set(opaque), keep=True), rows[i : i + 1]
+        with torch.no_grad(), one:
+            tracked.substitute(model, {}, row)
+        return one.kept
+
+    if _as_batch(result, together, several, len(rows)) and not in_order(several, together.kept, alone):
         return replace(result, moved=True)
     return result
 

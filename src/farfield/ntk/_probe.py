@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,11 +66,12 @@ def require_separate(alone: Recorder, first: Tensor, several: Any, rows: Tensor)
         )
 
 
-def in_order(y: Tensor, kept: list[Tensor]) -> bool:
+def in_order(y: Tensor, kept: list[Tensor], alone: Callable[[int], list[Tensor]]) -> bool:
     """Whether row i of what the calls gave belongs to input i, for every i.
 
     The derivative of Σ_i c_i f(x_i) by row i is then c_i times that of Σ_i f(x_i). Two backward passes over a few
-    inputs.
+    inputs. A row without a derivative (behind units that are all off, or a last layer of zeros) says nothing; what
+    the call gave for every input by itself, ``alone(i)``, must then be the row, and the rows must differ.
     """
     if not kept:
         return True
@@ -89,9 +91,33 @@ def in_order(y: Tensor, kept: list[Tensor]) -> bool:
         )
     except RuntimeError:  # what can't be run back here is not trusted
         return False
-    for a, b in zip(plain, scaled, strict=True):
-        tolerance = math.sqrt(torch.finfo(a.dtype).eps) * float(a.abs().max() if a.numel() else 0.0)
+    silent = []
+    for index, (a, b) in enumerate(zip(plain, scaled, strict=True)):
+        tolerance = _tolerance(a)
         expected = c.to(a.dtype).reshape(-1, *(1,) * (a.dim() - 1)) * a
         if bool(((b - expected).abs() > tolerance).any()):
             return False
-    return True
+        if a.numel() and not bool((a.reshape(n, -1).abs() > tolerance).any(1).all()):
+            silent.append(index)
+    if not silent:
+        return True
+    singles = [alone(i) for i in range(n)]
+    if any(len(single) != len(kept) for single in singles):  # other calls for other inputs
+        return False
+    return all(_same_rows(kept[k], [single[k] for single in singles]) for k in silent)
+
+
+def _same_rows(together: Tensor, singles: list[Tensor]) -> bool:
+    """Whether a call gave for each input by itself what it gave in its row, and no two rows are alike."""
+    n, tolerance = len(singles), _tolerance(together)
+    rows = together.detach().reshape(n, -1)
+    if any(single.numel() != rows.shape[1] for single in singles):
+        return False
+    distances = (rows[:, None] - torch.stack([s.detach().reshape(-1) for s in singles])[None]).abs().amax(2)
+    same = torch.eye(n, dtype=torch.bool, device=rows.device)
+    return bool(((distances <= tolerance) == same).all())
+
+
+def _tolerance(value: Tensor) -> float:
+    """The root of the rounding, relative to the largest entry."""
+    return math.sqrt(torch.finfo(value.dtype).eps) * float(value.abs().max() if value.numel() else 0.0)
