@@ -81,6 +81,48 @@ def test_three_workers_work_at_once():
     assert [r for _, r in local(3).map(lambda _: barrier.wait() >= 0, range(9))] == [True] * 9
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+def test_torch_threads_of_a_task(workers):
+    """Within the tasks alone: not in the caller, nor in threads that are started later, nor after an error."""
+
+    def in_a_new_thread():
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        return seen[0]
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        engine = local(workers, threads=3)
+        found = engine.map(lambda item: torch.get_num_threads(), range(5))
+        assert next(found) == (0, 3) and torch.get_num_threads() == 2
+        assert [n for _, n in found] == [3] * 4
+        assert torch.get_num_threads() == in_a_new_thread() == 2
+        with pytest.raises(TaskError):
+            list(engine.map(FailsOn(abs, 2), range(5)))
+        assert torch.get_num_threads() == in_a_new_thread() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_one_thread_a_task_has_the_bits_of_one_thread():
+    before = torch.get_num_threads()
+    parts = [features(200_000, seed=k) for k in range(4)]  # torch adds these up in another order with two
+    try:
+        torch.set_num_threads(1)
+        alone = local().reduce(_total, parts, add)
+        torch.set_num_threads(2)
+        assert all(identical(local(w, threads=1).reduce(_total, parts, add), alone) for w in WORKERS)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _total(x):
+    return x.sum().reshape(1)
+
+
 def test_what_waits_is_dropped_when_the_iterator_is_closed():
     """Of four items under way two are running and held up, and one waits."""
     gate, started = threading.Event(), []
@@ -439,8 +481,9 @@ def test_engines_by_name():
     assert engine("ray") == ray() == RayEngine()
     with pytest.raises(UnknownNameError, match="Did you mean 'local'"):
         engine("locale")
-    with pytest.raises(InvalidValueError, match="at least one worker"):
-        local(0)
+    for wrong in ({"workers": 0}, {"threads": 0}):
+        with pytest.raises(InvalidValueError, match=r"at least one worker.*at least one thread"):
+            local(**wrong)
 
 
 def test_the_interface_is_abstract_and_engines_are_values(any_engine):

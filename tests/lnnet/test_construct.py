@@ -186,6 +186,17 @@ def test_points_closer_than_rounding_are_refused_with_the_digits_that_would_do()
     assert check(near, torch.tensor([0, 1, 0, 1]), "fold").readout.weight.dtype == torch.float64
 
 
+def test_progress_is_told_of_every_attempt():
+    x, y, seen = torch.tensor([[0.0], [1e-20], [1.0], [2.0]]).double(), torch.tensor([0, 1, 0, 1]), []
+    with pytest.raises(PrecisionError):
+        construct(x, y, progress=lambda done, total: seen.append((done, total)))
+    total = seen[0][1]
+    assert seen == [(k, total) for k in range(total)] and total > 3
+    del seen[:]
+    construct(x * 1e3 + torch.arange(4)[:, None], y, progress=lambda *told: seen.append(told))
+    assert 1 <= len(seen) < total and seen[0] == (0, total)
+
+
 def test_precision_is_no_less_than_what_small_networks_need():
     for seed in range(6):
         x, y = problem(seed, largest=25)

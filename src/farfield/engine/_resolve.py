@@ -20,7 +20,7 @@ def engine(name: str | Engine = "auto") -> Engine:
     Examples
     --------
     >>> engine("auto")
-    LocalEngine(workers=1)
+    LocalEngine(workers=1, threads=None)
     """
     if isinstance(name, Engine):
         return name

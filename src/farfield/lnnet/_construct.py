@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.lnnet._exact import MOST_EXACT, Layers, exact_plan, smallest_digits
@@ -37,6 +38,7 @@ def construct(
     rule: Literal["fold", "paper"] = "fold",
     dtype: torch.dtype | Literal["auto"] = "auto",
     generator: torch.Generator | None = None,
+    progress: engines.Progress | None = None,
 ) -> LNNet:
     r"""A network of linear maps and LayerNorm, three neurons wide, that gives any distinct points any labels.
 
@@ -70,6 +72,8 @@ def construct(
         Of the network. ``"auto"`` is float32 where that classifies all points, else float64.
     generator
         Source of the projections and candidates.
+    progress
+        Told how many of the attempts have failed and how many there are; ``engine.bar("LN-Net")`` makes one.
 
     Raises
     ------
@@ -100,21 +104,18 @@ def construct(
     )
     rng = np.random.default_rng(seed)
     kinds = (torch.float32, torch.float64) if dtype == "auto" else (dtype,)
-    for kind in kinds:
-        assert isinstance(kind, torch.dtype)
-        # Where a wider arithmetic is at hand, the narrower one is not worth many attempts.
-        last = kind is kinds[-1]
-        attempts, retreats = (
-            (_ATTEMPTS[rule], _RETREATS + len(points) // 50) if last else (_ATTEMPTS[rule][:1], 0)
-        )
-        for (power, far), entries in zip(attempts, _ENTRIES, strict=False):
-            search = Search(rule, torch.finfo(kind).eps, power, far, entries, retreats)
-            found = plan(points, index, search, rng)
-            net = None if found is None else _checked(_weights(found), x, y, labels, kind)
-            if found is not None and net is not None:
-                net.precision = max(1, math.ceil(-math.log10(found.worst)))
-                net.rule = rule
-                return net.to(x.device)
+    searches = [(kind, s) for kind in kinds for s in _searches(rule, kind, kind is kinds[-1], len(points))]
+    for done, (kind, search) in enumerate(searches):
+        if progress is not None:
+            progress(done, len(searches) + 1)
+        found = plan(points, index, search, rng)
+        net = None if found is None else _checked(_weights(found), x, y, labels, kind)
+        if found is not None and net is not None:
+            net.precision = max(1, math.ceil(-math.log10(found.worst)))
+            net.rule = rule
+            return net.to(x.device)
+    if progress is not None:
+        progress(len(searches), len(searches) + 1)
     # First-order bounds are wide: what is built in exact arithmetic may survive rounding where they saw no way.
     exact = exact_plan(points, index, rule, rng)
     coarse = _too_coarse(len(points), len(labels), kinds[-1], None if exact is None else exact.digits)
@@ -128,6 +129,16 @@ def construct(
         # Right by its roundings alone: with more digits it would err.
         raise coarse from None
     return net.to(x.device)
+
+
+def _searches(rule: Literal["fold", "paper"], kind: torch.dtype, last: bool, points: int) -> list[Search]:
+    """What is tried in one arithmetic; little where a wider one is at hand."""
+    eps, retreats = torch.finfo(kind).eps, _RETREATS + points // 50 if last else 0
+    tried = _ATTEMPTS[rule] if last else _ATTEMPTS[rule][:1]
+    return [
+        Search(rule, eps, power, far, entries, retreats)
+        for (power, far), entries in zip(tried, _ENTRIES, strict=False)
+    ]
 
 
 def distinct(x: Tensor, y: Tensor) -> tuple[Array, Array, Tensor]:
