@@ -11,8 +11,7 @@ from farfield.report._data import plain
 __all__ = ["save_record"]
 
 
-def save_record(record: dict[str, Any], path: Path) -> Path:
+def save_record(record: dict[str, Any], path: Path) -> None:
     """Write JSON, infinities and nan as text; make the folder if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(plain(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return path

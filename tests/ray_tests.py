@@ -40,19 +40,17 @@ def run_on_ray(file: Path, folder: Path, seconds: int = 900) -> None:
     # Ray leaves sockets and processes to the collector, which is no fault of ours.
     warned = ["-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
     command = [*inside, *pytest_run, *warned, f"--basetemp={folder / 'inner'}", str(file)]
-    root = Path(__file__).parents[1]
-    said = folder / "said.txt"
-    with said.open("w", encoding="utf-8") as out:
+    root, said, complained = Path(__file__).parents[1], folder / "said.txt", folder / "complained.txt"
+    with said.open("wb") as out, complained.open("wb") as errors:  # files keep what is said before a timeout
         try:
             code = subprocess.run(
-                command, env=environment, stdout=out, stderr=out, check=False, timeout=seconds, cwd=root
+                command, env=environment, stdout=out, stderr=errors, check=False, timeout=seconds, cwd=root
             ).returncode
         except subprocess.TimeoutExpired:
-            code = None
-    text = said.read_text(encoding="utf-8", errors="replace")
+            code = f"not done in {seconds} s"
+    text, wrong = (file.read_text(encoding="utf-8", errors="replace") for file in (said, complained))
     print(text[-6000:])
-    assert code is not None, f"not done in {seconds} s:\n{text[-8000:]}"
-    assert code == 0, (code, text[-8000:])
+    assert code == 0, (code, text[-8000:] + wrong[-3000:])
     assert " skipped" not in text.splitlines()[-1], text[-2000:]
 
 

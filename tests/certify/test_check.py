@@ -291,8 +291,7 @@ def _dual_forgeries(
     if norm is not None:
         made += [
             lambda: norm.update(kappa=[-abs(k) - 1e-9 for k in norm["kappa"]]),
-            # Far less than is needed: a search that stopped early may leave a third of it unused.
-            lambda: norm.update(kappa=[k * rng.uniform(0.0, 0.1) for k in norm["kappa"]]),
+            lambda: norm.update(kappa=[k * rng.uniform(0.0, 0.7) for k in norm["kappa"]]),
             lambda: norm.update(kappa=norm["kappa"] + [1.0]),
             lambda: norm.update(omega=[1.0] * (len(norm["omega"]) + 1)),
         ]
