@@ -7,13 +7,17 @@ interpreter, recognition of norms. May import: errors, _typing. Never: judges wh
 from __future__ import annotations
 
 from farfield.graph._capture import CaptureError, capture
+from farfield.graph._describe import describe, linear_part
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._program import Program
+from farfield.graph._rules import RuleTable, last_uses, walk
 from farfield.graph._size import SymbolicSize
 from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.operators import (
     Example,
+    Facts,
+    NormSpec,
     Operator,
     Sample,
     Target,
@@ -27,19 +31,26 @@ from farfield.graph.operators import (
 __all__ = [
     "CaptureError",
     "Example",
+    "Facts",
     "InputSpec",
     "Node",
+    "NormSpec",
     "OpaqueNodeError",
     "Operator",
     "Program",
+    "RuleTable",
     "Sample",
     "SymbolicSize",
     "Target",
     "capture",
     "compute_node",
+    "describe",
+    "last_uses",
+    "linear_part",
     "operator",
     "operator_names",
     "operators",
     "register_operator",
     "unregister_operator",
+    "walk",
 ]

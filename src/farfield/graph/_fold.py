@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from farfield.graph._describe import describe
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import Node
 from farfield.graph._program import Program
 from farfield.graph._simplify import prune
 from farfield.graph._size import symbols_in
-from farfield.graph._unknown import torch_function
-from farfield.graph.operators import operator
 
 __all__ = ["LARGEST_FOLD", "fold"]
 
@@ -58,7 +57,7 @@ def fold(program: Program, *, largest: int = LARGEST_FOLD) -> Program:
 
 
 def _folded(node: Node, constants: Mapping[str, Any], largest: int) -> Any:
-    if not all(name in constants for name in node.operands) or not _repeatable(node):
+    if not all(name in constants for name in node.operands) or not describe(node).deterministic:
         return None
     if any(symbols_in(v) for v in node.attributes.values()):
         return None
@@ -71,13 +70,3 @@ def _folded(node: Node, constants: Mapping[str, Any], largest: int) -> Any:
         return None
     with torch.no_grad():
         return compute_node(node, tensors, {})
-
-
-def _repeatable(node: Node) -> bool:
-    """Whether running the node again gives the same value."""
-    if node.op != "unknown":
-        return operator(node.op).deterministic
-    function = torch_function(node.target)
-    if function is None or "call" not in node.attributes or not node.operands:
-        return False
-    return torch.Tag.nondeterministic_seeded not in getattr(function, "tags", ())

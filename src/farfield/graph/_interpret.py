@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from farfield.errors import InvalidValueError
-from farfield.graph._node import Node
+from farfield.graph._node import InputSpec, Node
+from farfield.graph._rules import walk
 from farfield.graph._size import Dimension, SymbolicSize, resolve, symbols_in
 from farfield.graph._unknown import compute_unknown
 from farfield.graph.operators import operator
-
-if TYPE_CHECKING:
-    from farfield.graph._program import Program
 
 __all__ = ["compute_node", "interpret"]
 
@@ -53,34 +51,38 @@ def compute_node(
 
 
 def interpret(
-    program: Program, inputs: Sequence[Any], *, dtype: torch.dtype | None, keep: frozenset[str] | None
+    nodes: Sequence[Node],
+    specs: Sequence[InputSpec],
+    constants: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    *,
+    dtype: torch.dtype | None,
+    keep: frozenset[str] | None,
 ) -> dict[str, Any]:
     """Every node's value; see :meth:`farfield.graph.Program.evaluate`."""
     leaves = [leaf for leaf in tree_leaves(list(inputs)) if isinstance(leaf, Tensor)]
-    if len(leaves) != len(program.inputs):
-        wanted = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in program.inputs)
+    if len(leaves) != len(specs):
+        wanted = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in specs)
         raise InvalidValueError(
-            f"The program takes {len(program.inputs)} tensors ({wanted}) and received {len(leaves)}."
+            f"The program takes {len(specs)} tensors ({wanted}) and received {len(leaves)}."
         )
-    values: dict[str, Any] = {}
     sizes: dict[str, int] = {}
-    for spec, leaf in zip(program.inputs, leaves, strict=True):
+    given: dict[str, Tensor] = {}
+    for spec, leaf in zip(specs, leaves, strict=True):
         _check_shape(spec.name, spec.shape, leaf, sizes)
-        values[spec.name] = cast(leaf, dtype)
-    last_use = _last_uses(program) if keep is not None else {}
+        given[spec.name] = leaf
+
+    def step(node: Node, tensors: tuple[Any, ...]) -> Any:
+        if node.role == "input":
+            return cast(given[node.name], dtype)
+        if node.role == "constant":
+            return cast(constants[node.name], dtype)
+        value = compute_node(node, tensors, sizes, dtype)
+        _learn_sizes(node.shape, value, sizes)
+        return value
+
     with torch.no_grad():
-        for position, node in enumerate(program.nodes):
-            if node.role == "constant":
-                values[node.name] = cast(program.constants[node.name], dtype)
-            elif node.role != "input":
-                tensors = [None if name is None else values[name] for name in node.inputs]
-                values[node.name] = compute_node(node, tensors, sizes, dtype)
-                _learn_sizes(node.shape, values[node.name], sizes)
-            if keep is not None:
-                for name in (*node.operands, node.name):
-                    if last_use[name] <= position and name not in keep:
-                        values.pop(name, None)
-    return values
+        return walk(nodes, step, keep=keep)
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -128,12 +130,3 @@ def _learn_sizes(shape: tuple[Dimension, ...], value: Any, sizes: dict[str, int]
         for wanted, got in zip(shape, value.shape, strict=True):
             if isinstance(wanted, SymbolicSize) and wanted in wanted.symbols:
                 sizes.setdefault(str(wanted), got)
-
-
-def _last_uses(program: Program) -> dict[str, int]:
-    last = {}
-    for position, node in enumerate(program.nodes):
-        last[node.name] = position
-        for name in node.operands:
-            last[name] = position
-    return last

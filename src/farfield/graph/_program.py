@@ -140,4 +140,11 @@ class Program:
         dict
             Node name → value. A node that returns several tensors holds a tuple.
         """
-        return interpret(self, inputs, dtype=dtype, keep=None if keep is None else frozenset(keep))
+        return interpret(
+            self.nodes,
+            self.inputs,
+            self.constants,
+            inputs,
+            dtype=dtype,
+            keep=None if keep is None else frozenset(keep),
+        )

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+from farfield.graph._describe import describe
 from farfield.graph._node import Node
 from farfield.graph._program import Program
-from farfield.graph.operators import operator
 
 __all__ = ["prune", "rewire", "simplify"]
 
@@ -114,7 +114,7 @@ class _Repeats:
         self._seen: dict[str, str] = {}
 
     def __call__(self, program: Program, node: Node) -> str | None:
-        if node.op == "unknown" or not operator(node.op).deterministic:
+        if node.op == "unknown" or not describe(node).deterministic:
             return None
         key = repr(
             (node.op, node.module_path, node.inputs, node.dtype, sorted(node.attributes.items(), key=str))

@@ -20,6 +20,7 @@ from farfield.graph.operators import recurrent as _recurrent
 from farfield.graph.operators import reduce as _reduce
 from farfield.graph.operators import select as _select
 from farfield.graph.operators import shape as _shape
+from farfield.graph.operators._facts import NOTHING, Facts, NormSpec
 from farfield.graph.operators._registry import (
     Call,
     Example,
@@ -38,8 +39,11 @@ from farfield.graph.operators._registry import (
 )
 
 __all__ = [
+    "NOTHING",
     "Call",
     "Example",
+    "Facts",
+    "NormSpec",
     "Operator",
     "Reference",
     "Sample",

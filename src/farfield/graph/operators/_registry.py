@@ -12,6 +12,7 @@ from torch import Tensor
 from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.graph._node import Node
 from farfield.graph._size import Dimension
+from farfield.graph.operators._facts import NOTHING, FactsOf
 
 __all__ = [
     "Binding",
@@ -155,8 +156,10 @@ class Operator:
         Evaluates it with plain torch, on the values of its inputs.
     examples
         At least one small call per way of spelling it.
-    deterministic
-        False for random draws: they are never folded into constants.
+    facts
+        What its nodes *are* (moves entries, linear, monotone, a norm, random …): a value, or a function of the node
+        where that depends on its attributes, result type or mode. Every analysis reads it through
+        :func:`farfield.graph.describe`.
     returns_tuple
         True where the value is a tuple of tensors, taken apart by ``getitem`` nodes.
     """
@@ -168,7 +171,7 @@ class Operator:
     targets: tuple[Target, ...]
     compute: Compute
     examples: tuple[Example, ...] = field(default=())
-    deterministic: bool = True
+    facts: FactsOf = NOTHING
     returns_tuple: bool = False
 
     @property

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, real
+from farfield.graph.operators._facts import Facts
 from farfield.graph.operators._registry import Call, Operator, Target
 
 __all__ = ["OPERATORS"]
@@ -29,7 +30,16 @@ def _activation(
         return function(tensors[0], **{key: node.attributes[key] for key in keys})
 
     call = function if module is None else module
-    return Operator(name, "activation", summary, ("input",), targets, compute, (example(call, real(5, 7)),))
+    return Operator(
+        name,
+        "activation",
+        summary,
+        ("input",),
+        targets,
+        compute,
+        (example(call, real(5, 7)),),
+        facts=Facts(entrywise=True),
+    )
 
 
 def _elu(x: Any, alpha: float, scale: float, input_scale: float) -> Any:

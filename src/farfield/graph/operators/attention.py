@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import boolean, example, real
+from farfield.graph.operators._facts import RANDOM, Facts, linear_in
 from farfield.graph.operators._registry import Call, Operator, Target
 
 __all__ = ["OPERATORS"]
@@ -36,6 +37,11 @@ def _kernel(call: Call) -> dict[str, Any]:
         "scale": a.get("scale"),
         "enable_gqa": False,
     }
+
+
+def _attention_facts(node: Node) -> Facts:
+    """Random while its weights are dropped; linear in the values where queries and keys stand still."""
+    return RANDOM if node.attributes.get("dropout_p") else linear_in((2,))
 
 
 OPERATORS = (
@@ -78,5 +84,6 @@ OPERATORS = (
                 real(5, 5),
             ),
         ),
+        facts=_attention_facts,
     ),
 )

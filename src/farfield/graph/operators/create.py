@@ -13,6 +13,7 @@ import torch
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, positive, real, unit
+from farfield.graph.operators._facts import RANDOM, linear_in, when_floating
 from farfield.graph.operators._registry import Binding, Call, Operator, Target, operand
 
 __all__ = ["OPERATORS"]
@@ -127,6 +128,7 @@ OPERATORS = (
             example(lambda x: x + x.new_ones(x.shape), real(2, 3)),
             example(lambda x, v: torch.fill(x, v), real(2, 3), real()),
         ),
+        facts=when_floating(linear_in((0,))),
     ),
     Operator(
         "empty",
@@ -140,7 +142,7 @@ OPERATORS = (
         ),
         _full,
         (example(lambda x: torch.empty((x.shape[0], 3), dtype=x.dtype).copy_(x), real(2, 3)),),
-        deterministic=False,
+        facts=RANDOM,
     ),
     Operator(
         "arange",
@@ -183,7 +185,7 @@ OPERATORS = (
         ),
         _random,
         (example(torch.rand_like, real(3)), example(lambda x: torch.randn_like(x), real(3))),
-        deterministic=False,
+        facts=RANDOM,
     ),
     Operator(
         "randint",
@@ -198,7 +200,7 @@ OPERATORS = (
         ),
         _randint,
         (example(lambda x: torch.randint(2, 7, x.shape), real(3)),),
-        deterministic=False,
+        facts=RANDOM,
     ),
     Operator(
         "bernoulli",
@@ -211,6 +213,6 @@ OPERATORS = (
         ),
         _bernoulli,
         (example(torch.bernoulli, unit(3)), example(lambda x: torch.bernoulli(x, p=0.3), positive(3))),
-        deterministic=False,
+        facts=RANDOM,
     ),
 )

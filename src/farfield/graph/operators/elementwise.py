@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,9 +11,37 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, positive, real, unit
+from farfield.graph.operators._facts import Facts, FactsOf, when_floating
 from farfield.graph.operators._registry import Compute, Operator, Sample, Target, operand
 
 __all__ = ["OPERATORS"]
+
+
+ENTRYWISE = Facts(entrywise=True)
+_RISING = Facts(entrywise=True, monotone=(1,))
+_POSITIVE = Facts(entrywise=True, positive=True)
+_EXPONENTIAL = Facts(entrywise=True, monotone=(1,), positive=True)
+
+
+def _sum_facts(sign: int) -> Callable[[Node], Facts]:
+    """Facts of input ± alpha · other."""
+
+    def of(node: Node) -> Facts:
+        alpha = node.attributes.get("alpha", 1)
+        second = 0 if isinstance(alpha, complex | str) else sign * ((alpha > 0) - (alpha < 0))
+        return when_floating(replace(_SUM, monotone=(1, second)))(node)
+
+    return of
+
+
+_SUM = Facts(linear=((0, 1),), entrywise=True, complex=True)
+_PRODUCT = Facts(linear=((0,), (1,)), entrywise=True, complex=True)
+
+
+def _divide_facts(node: Node) -> Facts:
+    """Linear in the numerator unless the quotient is rounded."""
+    rounded = node.attributes.get("rounding_mode") is not None
+    return ENTRYWISE if rounded else Facts(linear=((0,),), entrywise=True, complex=True)
 
 
 def _apply(function: Callable[[Tensor], Tensor]) -> Compute:
@@ -23,12 +52,24 @@ def _apply(function: Callable[[Tensor], Tensor]) -> Compute:
 
 
 def _unary(
-    name: str, summary: str, function: Callable[[Tensor], Tensor], *aliases: str, domain: Sample | None = None
+    name: str,
+    summary: str,
+    function: Callable[[Tensor], Tensor],
+    *aliases: str,
+    domain: Sample | None = None,
+    facts: Facts = ENTRYWISE,
 ) -> Operator:
     targets = tuple(Target(t) for t in (f"aten.{name}.default", *aliases))
     sample = real(3, 4) if domain is None else domain
     return Operator(
-        name, "elementwise", summary, ("input",), targets, _apply(function), (example(function, sample),)
+        name,
+        "elementwise",
+        summary,
+        ("input",),
+        targets,
+        _apply(function),
+        (example(function, sample),),
+        facts=facts,
     )
 
 
@@ -38,6 +79,7 @@ def _binary(
     function: Callable[[Any, Any], Tensor],
     *targets: Target,
     domain: Callable[..., Sample] = real,
+    facts: FactsOf = ENTRYWISE,
 ) -> Operator:
     def compute(node: Node, tensors: Sequence[Any]) -> Any:
         return function(operand(node, tensors, 0, "input"), operand(node, tensors, 1, "other"))
@@ -50,6 +92,7 @@ def _binary(
         targets,
         compute,
         (example(function, domain(3, 4), domain(4)), example(lambda x: function(x, 2), domain(3))),
+        facts=facts,
     )
 
 
@@ -106,6 +149,7 @@ ARITHMETIC = (
             example(lambda x: 2 + x, real(3)),
             example(lambda x, y: torch.add(x, y, alpha=3), real(3), real(3)),
         ),
+        facts=_sum_facts(1),
     ),
     Operator(
         "sub",
@@ -123,6 +167,7 @@ ARITHMETIC = (
             example(lambda x: 1 - x, real(3)),
             example(lambda x: torch.rsub(x, 2.5), real(3)),
         ),
+        facts=_sum_facts(-1),
     ),
     _binary(
         "mul",
@@ -131,6 +176,7 @@ ARITHMETIC = (
         Target("aten.mul.Tensor"),
         Target("aten.mul.Scalar"),
         Target("_operator.mul"),
+        facts=when_floating(_PRODUCT),
     ),
     Operator(
         "div",
@@ -151,6 +197,7 @@ ARITHMETIC = (
             example(lambda x: x / 3, real(3)),
             example(lambda x: torch.div(x, 0.3, rounding_mode="floor"), real(3)),
         ),
+        facts=_divide_facts,
     ),
     Operator(
         "pow",
@@ -169,6 +216,7 @@ ARITHMETIC = (
             example(lambda x: x**3, real(3)),
             example(lambda x: 2**x, real(3)),
         ),
+        facts=Facts(entrywise=True),
     ),
     _binary(
         "maximum",
@@ -177,6 +225,7 @@ ARITHMETIC = (
         Target("aten.maximum.default"),
         Target("aten.max.other"),
         Target("aten.fmax.default"),
+        facts=Facts(entrywise=True, monotone=(1, 1)),
     ),
     _binary(
         "minimum",
@@ -185,6 +234,7 @@ ARITHMETIC = (
         Target("aten.minimum.default"),
         Target("aten.min.other"),
         Target("aten.fmin.default"),
+        facts=Facts(entrywise=True, monotone=(1, 1)),
     ),
     _binary(
         "atan2",
@@ -233,6 +283,7 @@ ARITHMETIC = (
             example(lambda x: x.clamp_min(0.1), real(9)),
             example(lambda x, y: x.clamp(max=y), real(3, 4), real(4)),
         ),
+        facts=Facts(monotone=(1, 1, 1), entrywise=True),
     ),
     Operator(
         "lerp",
@@ -245,45 +296,58 @@ ARITHMETIC = (
             example(lambda x, y: torch.lerp(x, y, 0.3), real(3), real(3)),
             example(torch.lerp, real(3), real(3), unit(3)),
         ),
+        facts=Facts(linear=((0, 1),), entrywise=True),
     ),
 )
 
 FUNCTIONS = (
-    _unary("neg", "−x", torch.neg, "_operator.neg"),
+    _unary(
+        "neg",
+        "−x",
+        torch.neg,
+        "_operator.neg",
+        facts=Facts(linear=((0,),), monotone=(-1,), entrywise=True, complex=True),
+    ),
     _unary("abs", "|x| (the modulus of a complex number)", torch.abs),
     _unary("square", "x²", torch.square),
-    _unary("sqrt", "√x", torch.sqrt, domain=positive(3, 4)),
-    _unary("rsqrt", "1/√x", torch.rsqrt, domain=positive(3, 4)),
+    _unary("sqrt", "√x", torch.sqrt, domain=positive(3, 4), facts=_RISING),
+    _unary(
+        "rsqrt",
+        "1/√x",
+        torch.rsqrt,
+        domain=positive(3, 4),
+        facts=Facts(entrywise=True, monotone=(-1,), positive=True),
+    ),
     _unary("reciprocal", "1/x", torch.reciprocal, domain=positive(3, 4)),
-    _unary("exp", "eˣ", torch.exp),
-    _unary("exp2", "2ˣ", torch.exp2),
-    _unary("expm1", "eˣ − 1", torch.expm1),
-    _unary("log", "ln x", torch.log, domain=positive(3, 4)),
-    _unary("log2", "ln x / ln 2", torch.log2, domain=positive(3, 4)),
-    _unary("log10", "ln x / ln 10", torch.log10, domain=positive(3, 4)),
-    _unary("log1p", "ln(1 + x)", torch.log1p, domain=positive(3, 4)),
-    _unary("sign", "−1, 0 or 1", torch.sign, "aten.sgn.default"),
+    _unary("exp", "eˣ", torch.exp, facts=_EXPONENTIAL),
+    _unary("exp2", "2ˣ", torch.exp2, facts=_EXPONENTIAL),
+    _unary("expm1", "eˣ − 1", torch.expm1, facts=_RISING),
+    _unary("log", "ln x", torch.log, domain=positive(3, 4), facts=_RISING),
+    _unary("log2", "ln x / ln 2", torch.log2, domain=positive(3, 4), facts=_RISING),
+    _unary("log10", "ln x / ln 10", torch.log10, domain=positive(3, 4), facts=_RISING),
+    _unary("log1p", "ln(1 + x)", torch.log1p, domain=positive(3, 4), facts=_RISING),
+    _unary("sign", "−1, 0 or 1", torch.sign, "aten.sgn.default", facts=_RISING),
     _unary("sin", "sin x", torch.sin),
     _unary("cos", "cos x", torch.cos),
     _unary("tan", "tan x", torch.tan, domain=unit(3, 4)),
-    _unary("asin", "arcsin x", torch.asin, domain=unit(3, 4)),
-    _unary("acos", "arccos x", torch.acos, domain=unit(3, 4)),
-    _unary("atan", "arctan x", torch.atan),
-    _unary("sinh", "sinh x", torch.sinh),
-    _unary("cosh", "cosh x", torch.cosh),
-    _unary("tanh", "tanh x", torch.tanh),
-    _unary("asinh", "ln(x + √(x² + 1))", torch.asinh),
-    _unary("acosh", "ln(x + √(x² − 1))", lambda x: torch.acosh(x), domain=positive(3, 4)),
-    _unary("atanh", "½ ln((1 + x)/(1 − x))", torch.atanh, domain=unit(3, 4)),
-    _unary("erf", "2/√π ∫₀ˣ e^{−t²} dt", torch.erf, "aten.special_erf.default"),
-    _unary("erfc", "1 − erf x", torch.erfc),
-    _unary("erfinv", "inverse of erf", torch.erfinv, domain=unit(3, 4)),
+    _unary("asin", "arcsin x", torch.asin, domain=unit(3, 4), facts=_RISING),
+    _unary("acos", "arccos x", torch.acos, domain=unit(3, 4), facts=Facts(entrywise=True, monotone=(-1,))),
+    _unary("atan", "arctan x", torch.atan, facts=_RISING),
+    _unary("sinh", "sinh x", torch.sinh, facts=_RISING),
+    _unary("cosh", "cosh x", torch.cosh, facts=_POSITIVE),
+    _unary("tanh", "tanh x", torch.tanh, facts=_RISING),
+    _unary("asinh", "ln(x + √(x² + 1))", torch.asinh, facts=_RISING),
+    _unary("acosh", "ln(x + √(x² − 1))", lambda x: torch.acosh(x), domain=positive(3, 4), facts=_RISING),
+    _unary("atanh", "½ ln((1 + x)/(1 − x))", torch.atanh, domain=unit(3, 4), facts=_RISING),
+    _unary("erf", "2/√π ∫₀ˣ e^{−t²} dt", torch.erf, "aten.special_erf.default", facts=_RISING),
+    _unary("erfc", "1 − erf x", torch.erfc, facts=Facts(entrywise=True, monotone=(-1,), positive=True)),
+    _unary("erfinv", "inverse of erf", torch.erfinv, domain=unit(3, 4), facts=_RISING),
     _unary("lgamma", "ln |Γ(x)|", torch.lgamma, domain=positive(3, 4)),
     _unary("digamma", "Γ′(x)/Γ(x)", torch.digamma, domain=positive(3, 4)),
-    _unary("floor", "largest integer ≤ x", torch.floor),
-    _unary("ceil", "smallest integer ≥ x", torch.ceil),
-    _unary("round", "nearest integer, halves to even", torch.round),
-    _unary("trunc", "integer part, towards 0", torch.trunc, "aten.fix.default"),
+    _unary("floor", "largest integer ≤ x", torch.floor, facts=_RISING),
+    _unary("ceil", "smallest integer ≥ x", torch.ceil, facts=_RISING),
+    _unary("round", "nearest integer, halves to even", torch.round, facts=_RISING),
+    _unary("trunc", "integer part, towards 0", torch.trunc, "aten.fix.default", facts=_RISING),
 )
 
 OPERATORS = (*ARITHMETIC, *FUNCTIONS)

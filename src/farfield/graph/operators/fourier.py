@@ -9,6 +9,7 @@ import torch
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import all_axes, complex_, example, real
+from farfield.graph.operators._facts import Facts
 from farfield.graph.operators._registry import Binding, Call, Operator, Target
 
 __all__ = ["OPERATORS"]
@@ -60,6 +61,9 @@ def _raw(forward: bool | None) -> Binding:
     return bind
 
 
+_LINEAR = Facts(linear=((0,),), complex=True)
+
+
 def _transform(name: str) -> Callable[[Node, Sequence[Any]], Any]:
     def compute(node: Node, tensors: Sequence[Any]) -> Any:
         a = node.attributes
@@ -80,11 +84,17 @@ def _fourier(
         (*spelled, *targets),
         _transform(name),
         tuple(example(f, of(2, 5, 6)) for f in functions),
+        facts=_LINEAR,
     )
 
 
 def _simple(
-    name: str, summary: str, function: Callable[..., Any], *targets: str, of: Any = complex_
+    name: str,
+    summary: str,
+    function: Callable[..., Any],
+    *targets: str,
+    of: Any = complex_,
+    facts: Facts,
 ) -> Operator:
     def compute(node: Node, tensors: Sequence[Any]) -> Any:
         return function(tensors[0])
@@ -97,6 +107,7 @@ def _simple(
         tuple(Target(f"aten.{t}.default") for t in targets),
         compute,
         (example(function, of(3, 2)),),
+        facts=facts,
     )
 
 
@@ -140,8 +151,8 @@ OPERATORS = (
         lambda x: torch.fft.irfft2(x),
         of=complex_,
     ),
-    _simple("real", "real part", torch.real, "real"),
-    _simple("imag", "imaginary part", torch.imag, "imag"),
+    _simple("real", "real part", torch.real, "real", facts=_LINEAR),
+    _simple("imag", "imaginary part", torch.imag, "imag", facts=_LINEAR),
     _simple(
         "conj",
         "complex conjugate",
@@ -150,10 +161,17 @@ OPERATORS = (
         "_conj_physical",
         "_conj",
         "conj",
+        facts=_LINEAR,
     ),
-    _simple("angle", "argument of a complex number, in [−π, π]", torch.angle, "angle"),
     _simple(
-        "view_as_real", "real and imaginary parts along a new last axis", torch.view_as_real, "view_as_real"
+        "angle", "argument of a complex number, in [−π, π]", torch.angle, "angle", facts=Facts(complex=True)
+    ),
+    _simple(
+        "view_as_real",
+        "real and imaginary parts along a new last axis",
+        torch.view_as_real,
+        "view_as_real",
+        facts=_LINEAR,
     ),
     _simple(
         "view_as_complex",
@@ -161,6 +179,7 @@ OPERATORS = (
         torch.view_as_complex,
         "view_as_complex",
         of=real,
+        facts=_LINEAR,
     ),
     Operator(
         "complex",
@@ -170,6 +189,7 @@ OPERATORS = (
         (Target("aten.complex.default"),),
         _complex,
         (example(torch.complex, real(3), real(3)),),
+        facts=Facts(linear=((0, 1),), complex=True),
     ),
     Operator(
         "polar",
@@ -179,5 +199,6 @@ OPERATORS = (
         (Target("aten.polar.default"),),
         _polar,
         (example(torch.polar, real(3), real(3)),),
+        facts=Facts(complex=True),
     ),
 )

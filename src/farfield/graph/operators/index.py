@@ -10,6 +10,7 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, boolean, example, integer, real
+from farfield.graph.operators._facts import MOVES, Facts, when_floating
 from farfield.graph.operators._registry import Operator, Target, operand
 
 __all__ = ["OPERATORS"]
@@ -111,6 +112,18 @@ def _overwrite(x: Tensor, v: Tensor) -> Tensor:
     return x
 
 
+_WRITES = Facts(moves=True, linear=((0, 1),), monotone=(1, 1), complex=True)
+
+
+def _scatter_facts(node: Node) -> Facts:
+    """Linear where entries are written or added; other reductions are not."""
+    a = node.attributes
+    added = a.get("reduce") in ("add", "sum") and a.get("include_self", True)
+    if a.get("reduce") is not None and not added:
+        return Facts()
+    return when_floating(Facts(linear=((0, 2),), monotone=(1, 0, 1)))(node)
+
+
 _AXIS = binding(axis=("dim",))
 _SUM = binding(axis=("dim",), add={"reduce": "sum", "include_self": True})
 
@@ -127,6 +140,7 @@ READING = (
             example(lambda x, i: x[:, i], real(2, 5, 3), integer(5, 4)),
             example(lambda x, i, j: x[i, :, j], real(5, 3, 4), integer(5, 6), integer(4, 6)),
         ),
+        facts=MOVES,
     ),
     Operator(
         "index_select",
@@ -136,6 +150,7 @@ READING = (
         (Target("aten.index_select.default", _AXIS),),
         _index_select,
         (example(lambda x, i: x.index_select(-1, i), real(2, 5), integer(5, 3)),),
+        facts=MOVES,
     ),
     Operator(
         "gather",
@@ -145,6 +160,7 @@ READING = (
         (Target("aten.gather.default", binding(axis=("dim",), drop=("sparse_grad",))),),
         _gather,
         (example(lambda x, i: x.gather(-1, i), real(2, 5), integer(5, 2, 3)),),
+        facts=MOVES,
     ),
     Operator(
         "take",
@@ -154,6 +170,7 @@ READING = (
         (Target("aten.take.default"),),
         _take,
         (example(torch.take, real(2, 5), integer(10, 3)),),
+        facts=MOVES,
     ),
     Operator(
         "nonzero",
@@ -172,6 +189,7 @@ READING = (
         (Target("aten.masked_select.default"),),
         _masked_select,
         (example(torch.masked_select, real(4, 5), boolean(4, 5)),),
+        facts=MOVES,
     ),
     Operator(
         "item",
@@ -181,6 +199,7 @@ READING = (
         (Target("aten._local_scalar_dense.default"), Target("aten.item.default")),
         _item,
         (example(lambda x, y: y * x.sum().item(), real(3), real(4)),),
+        facts=MOVES,
     ),
     Operator(
         "one_hot",
@@ -199,6 +218,7 @@ READING = (
         (Target("aten.bucketize.Tensor", binding(drop=("out_int32",))),),
         _bucketize,
         (example(lambda x: torch.bucketize(x, torch.arange(3.0, dtype=x.dtype)), real(6)),),
+        facts=Facts(monotone=(1,)),
     ),
 )
 
@@ -211,6 +231,7 @@ WRITING = (
         (Target("aten.index_put.default"), Target("aten._unsafe_index_put.default")),
         _index_put,
         (example(_assign, real(2, 5), integer(5, 2), real(2, 2)),),
+        facts=when_floating(Facts(linear=((0, 1),))),
     ),
     Operator(
         "scatter",
@@ -237,6 +258,7 @@ WRITING = (
                 real(3, 5),
             ),
         ),
+        facts=_scatter_facts,
     ),
     Operator(
         "slice_scatter",
@@ -246,6 +268,7 @@ WRITING = (
         (Target("aten.slice_scatter.default", _AXIS),),
         _slice_scatter,
         (example(_assign_slice, real(2, 5), real(2, 2)),),
+        facts=when_floating(_WRITES),
     ),
     Operator(
         "select_scatter",
@@ -255,6 +278,7 @@ WRITING = (
         (Target("aten.select_scatter.default", _AXIS),),
         _select_scatter,
         (example(_assign_row, real(2, 5), real(2)),),
+        facts=when_floating(_WRITES),
     ),
     Operator(
         "copy",
@@ -264,6 +288,7 @@ WRITING = (
         (Target("aten.copy.default"),),
         _copy,
         (example(_overwrite, real(2, 5), real(5)),),
+        facts=when_floating(Facts(moves=True, linear=((1,),), monotone=(0, 1), complex=True)),
     ),
 )
 

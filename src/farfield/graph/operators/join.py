@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, front, real
+from farfield.graph.operators._facts import MOVES, Facts, moves_all
 from farfield.graph.operators._registry import Call, Operator, Target
 
 __all__ = ["OPERATORS"]
@@ -66,6 +67,12 @@ def _pad(node: Node, tensors: Sequence[Any]) -> Any:
     return functional.pad(tensors[0], list(a["pad"]), a["mode"], a["value"])
 
 
+def _pad_facts(node: Node) -> Facts:
+    """Padding copies entries; the number it fills with is added to nothing."""
+    filled = node.attributes["mode"] == "constant" and bool(node.attributes["value"])
+    return Facts(moves=not filled, linear=((0,),), monotone=(1,), offsets=("value",))
+
+
 def _diagonal(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
     return torch.diagonal(tensors[0], a["offset"], a["dim1"], a["dim2"])
@@ -85,6 +92,7 @@ JOINING = (
         ),
         _cat,
         (example(lambda x, y: torch.cat([x, y], -1), real(2, 3), real(2, 4)),),
+        facts=moves_all,
     ),
     Operator(
         "stack",
@@ -94,6 +102,7 @@ JOINING = (
         (Target("aten.stack.default", binding(compute=_stacked_axis)),),
         _stack,
         (example(lambda x, y: torch.stack([x, y], -1), real(2, 3), real(2, 3)),),
+        facts=moves_all,
     ),
     Operator(
         "pad",
@@ -119,6 +128,7 @@ JOINING = (
             example(lambda x: functional.pad(x, (1, 1, 2, 0), mode="reflect"), real(1, 2, 4, 4)),
             example(lambda x: functional.pad(x, (1, 1), mode="circular"), real(1, 2, 4)),
         ),
+        facts=_pad_facts,
     ),
 )
 
@@ -139,6 +149,7 @@ CUTTING = (
             example(lambda x: x.split([1, 5], 1)[0], real(2, 6)),
         ),
         returns_tuple=True,
+        facts=MOVES,
     ),
     Operator(
         "chunk",
@@ -149,6 +160,7 @@ CUTTING = (
         _chunk,
         (example(lambda x: x.chunk(2, -1)[0], real(2, 6)),),
         returns_tuple=True,
+        facts=MOVES,
     ),
     Operator(
         "unbind",
@@ -159,6 +171,7 @@ CUTTING = (
         _unbind,
         (example(lambda x: x.unbind(1)[1], real(2, 3)),),
         returns_tuple=True,
+        facts=MOVES,
     ),
     Operator(
         "getitem",
@@ -168,6 +181,7 @@ CUTTING = (
         (Target("_operator.getitem", binding({"other": "index"})),),
         _getitem,
         (example(lambda x: x.topk(2)[1], real(3, 4)),),
+        facts=MOVES,
     ),
     Operator(
         "slice",
@@ -180,6 +194,7 @@ CUTTING = (
         ),
         _slice,
         (example(lambda x: x[:, 1:-1], real(2, 5)), example(lambda x: x[::2], real(5, 2))),
+        facts=MOVES,
     ),
     Operator(
         "select",
@@ -189,6 +204,7 @@ CUTTING = (
         (Target("aten.select.int", binding(axis=("dim",))),),
         _select,
         (example(lambda x: x[:, -1], real(2, 3, 4)),),
+        facts=MOVES,
     ),
     Operator(
         "diagonal",
@@ -198,6 +214,7 @@ CUTTING = (
         (Target("aten.diagonal.default", binding(axis=("dim1", "dim2"))),),
         _diagonal,
         (example(lambda x: x.diagonal(1, -2, -1), real(2, 3, 4)),),
+        facts=MOVES,
     ),
 )
 

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, integer, real
+from farfield.graph.operators._facts import Facts, linear_in
 from farfield.graph.operators._registry import Call, Operator, Target
 
 __all__ = ["OPERATORS"]
@@ -89,6 +90,11 @@ def _broadcast(call: Call) -> dict[str, Any]:
     return spread
 
 
+def _bag_facts(node: Node) -> Facts:
+    """Sums and means of rows are linear in the rows; maxima are not."""
+    return Facts() if _BAGS[node.attributes["mode"]] == "max" else linear_in((0,))
+
+
 _CONV = binding(compute=_broadcast)
 _BAGS = ("sum", "mean", "max")
 _BAG = binding(drop=("scale_grad_by_freq", "sparse"), add={"padding_idx": None})
@@ -107,6 +113,7 @@ OPERATORS = (
             example(functional.linear, real(2, 3), real(4, 3), real(4)),
             example(functional.linear, real(2, 5, 3), real(4, 3)),
         ),
+        facts=linear_in((0, 2), (1, 2)),
     ),
     Operator(
         "matmul",
@@ -129,6 +136,7 @@ OPERATORS = (
             example(torch.mv, real(2, 3), real(3)),
             example(torch.dot, real(3), real(3)),
         ),
+        facts=linear_in((0,), (1,), complex=True),
     ),
     Operator(
         "addmm",
@@ -151,6 +159,7 @@ OPERATORS = (
             ),
             example(torch.addmv, real(2), real(2, 3), real(3)),
         ),
+        facts=linear_in((0, 1), (0, 2)),
     ),
     Operator(
         "conv",
@@ -178,6 +187,7 @@ OPERATORS = (
             ),
             example(functional.conv3d, real(1, 2, 4, 4, 4), real(3, 2, 2, 2, 2), real(3)),
         ),
+        facts=linear_in((0, 2), (1, 2)),
     ),
     Operator(
         "conv_transpose",
@@ -204,6 +214,7 @@ OPERATORS = (
                 real(3, 2, 3, 3),
             ),
         ),
+        facts=linear_in((0, 2), (1, 2)),
     ),
     Operator(
         "embedding",
@@ -213,6 +224,7 @@ OPERATORS = (
         (Target("aten.embedding.default"),),
         _embedding,
         (example(lambda w, i: functional.embedding(i, w), real(6, 4), integer(6, 2, 3)),),
+        facts=Facts(moves=True, linear=((0,),), monotone=(1,)),
     ),
     Operator(
         "embedding_bag",
@@ -235,5 +247,6 @@ OPERATORS = (
                 integer(6, 5),
             ),
         ),
+        facts=_bag_facts,
     ),
 )

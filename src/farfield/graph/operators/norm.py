@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, positive, real
+from farfield.graph.operators._facts import Facts, axes_norm, channel_norm
 from farfield.graph.operators._registry import Call, Operator, Target
 
 __all__ = ["OPERATORS", "trailing_axes"]
@@ -128,6 +129,36 @@ def _native_group(call: Call) -> dict[str, Any]:
     return {"num_groups": call.arguments["group"]}
 
 
+def _layer_norm_facts(node: Node) -> Facts:
+    return Facts(norm=axes_norm(node, node.attributes, centered=True))
+
+
+def _rms_norm_facts(node: Node) -> Facts:
+    return Facts(norm=axes_norm(node, node.attributes))
+
+
+def _l2_facts(node: Node) -> Facts:
+    order = float(node.attributes.get("p", 2.0))
+    return Facts(norm=axes_norm(node, node.attributes, averaged=False, order=order))
+
+
+def _group_norm_facts(node: Node) -> Facts:
+    return Facts(norm=channel_norm(node, int(node.attributes["num_groups"])))
+
+
+_BY_STATISTICS = Facts(linear=((0, 2, 3),))
+"""(x − mean)·weight/√(var + ε) + bias: linear in x, bias and mean together while weight and variance are fixed."""
+
+
+def _instance_norm_facts(node: Node) -> Facts:
+    own = node.attributes.get("use_input_stats", True)
+    return Facts(norm=channel_norm(node, 0)) if own else _BY_STATISTICS
+
+
+def _batch_norm_facts(node: Node) -> Facts:
+    return Facts() if node.attributes.get("training") else _BY_STATISTICS
+
+
 _STATISTICS = ("input", "weight", "bias", "running_mean", "running_var")
 _CUDNN = ("cudnn_enable", "cudnn_enabled", "momentum")
 _LN = binding(drop=("cudnn_enable",), compute=_layer_norm_arguments)
@@ -149,6 +180,7 @@ OPERATORS = (
             example(lambda x: functional.layer_norm(x, (3, 4), eps=0.1), real(2, 3, 4)),
             example(lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-3)[0], real(3, 4)),
         ),
+        facts=_layer_norm_facts,
     ),
     Operator(
         "rms_norm",
@@ -161,6 +193,7 @@ OPERATORS = (
             example(lambda x, w: functional.rms_norm(x, (4,), w, 1e-3), real(3, 4), real(4)),
             example(lambda x: functional.rms_norm(x, (4,)), real(3, 4)),
         ),
+        facts=_rms_norm_facts,
     ),
     Operator(
         "l2_normalize",
@@ -174,6 +207,7 @@ OPERATORS = (
             example(lambda x: functional.normalize(x, p=1.0, dim=0, eps=0.1), real(3, 4)),
             example(lambda x: x / (x.norm(dim=1, keepdim=True) + 1e-6), real(3, 4)),
         ),
+        facts=_l2_facts,
     ),
     Operator(
         "group_norm",
@@ -193,6 +227,7 @@ OPERATORS = (
             example(lambda x, w, b: functional.group_norm(x, 2, w, b), real(3, 4, 5), real(4), real(4)),
             example(lambda x: torch.native_group_norm(x, None, None, 3, 4, 5, 2, 1e-3)[0], real(3, 4, 5)),
         ),
+        facts=_group_norm_facts,
     ),
     Operator(
         "instance_norm",
@@ -213,6 +248,7 @@ OPERATORS = (
                 positive(3),
             ),
         ),
+        facts=_instance_norm_facts,
     ),
     Operator(
         "batch_norm",
@@ -241,6 +277,7 @@ OPERATORS = (
             ),
             example(lambda x: functional.batch_norm(x, None, None, training=True), real(4, 3, 2)),
         ),
+        facts=_batch_norm_facts,
     ),
     Operator(
         "softmax",
@@ -257,6 +294,7 @@ OPERATORS = (
             example(lambda x: torch.softmax(x, -1), real(3, 4)),
             example(lambda x: torch._softmax(x, 0, False), real(3, 4)),
         ),
+        facts=Facts(positive=True),
     ),
     Operator(
         "log_softmax",

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import example, real, unit
+from farfield.graph.operators._facts import Facts, linear_in
 from farfield.graph.operators._registry import Binding, Call, Operator, Target
 
 __all__ = ["OPERATORS"]
@@ -115,6 +116,11 @@ def _grid_sample(node: Node, tensors: Sequence[Any]) -> Any:
     return functional.grid_sample(tensors[0], tensors[1], interpolation, padding, a["align_corners"])
 
 
+def _resampling_facts(node: Node) -> Facts:
+    """Copies, averages or signed cubic weights: linear all of them, the last not monotone."""
+    return linear_in((0,), monotone=() if node.attributes["mode"] == "bicubic" else (1,))
+
+
 _MODES = {
     "nearest": ("upsample_nearest", (1, 2, 3)),
     "nearest-exact": ("_upsample_nearest_exact", (1, 2, 3)),
@@ -141,6 +147,7 @@ OPERATORS = (
             example(lambda x: functional.max_pool2d(x, 3, 2, 1), real(2, 3, 8, 8)),
             example(lambda x: functional.max_pool3d(x, 2), real(2, 3, 4, 4, 4)),
         ),
+        facts=Facts(monotone=(1,)),
     ),
     Operator(
         "avg_pool",
@@ -153,6 +160,7 @@ OPERATORS = (
             example(lambda x: functional.avg_pool1d(x, 2), real(2, 3, 8)),
             example(lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False), real(2, 3, 8, 8)),
         ),
+        facts=linear_in((0,), monotone=(1,)),
     ),
     Operator(
         "adaptive_avg_pool",
@@ -168,6 +176,7 @@ OPERATORS = (
             example(lambda x: functional.adaptive_avg_pool2d(x, (2, 3)), real(2, 3, 8, 7)),
             example(lambda x: functional.adaptive_avg_pool1d(x, 3), real(2, 3, 8)),
         ),
+        facts=linear_in((0,), monotone=(1,)),
     ),
     Operator(
         "adaptive_max_pool",
@@ -177,6 +186,7 @@ OPERATORS = (
         tuple(Target(f"aten.adaptive_max_pool{n}d.default", _window(n), item=0) for n in (1, 2, 3)),
         _adaptive(_ADAPTIVE_MAX),
         (example(lambda x: functional.adaptive_max_pool2d(x, (2, 3)), real(2, 3, 8, 7)),),
+        facts=Facts(monotone=(1,)),
     ),
     Operator(
         "interpolate",
@@ -199,6 +209,7 @@ OPERATORS = (
             ),
             example(lambda x: functional.interpolate(x, scale_factor=1.5, mode="bicubic"), real(1, 2, 4, 4)),
         ),
+        facts=_resampling_facts,
     ),
     Operator(
         "grid_sample",
@@ -218,5 +229,6 @@ OPERATORS = (
                 unit(1, 3, 3, 2),
             ),
         ),
+        facts=linear_in((0,)),
     ),
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import all_axes, binding, example, front, real
+from farfield.graph.operators._facts import NOTHING, Facts, FactsOf, when_floating
 from farfield.graph.operators._registry import Call, Operator, Reference, Target
 
 __all__ = ["OPERATORS"]
@@ -128,6 +129,7 @@ def _reduction(
     compute: Callable[[Node, Sequence[Any]], Any],
     targets: tuple[Target, ...],
     *functions: Callable[..., Any],
+    facts: FactsOf = NOTHING,
 ) -> Operator:
     return Operator(
         name,
@@ -137,8 +139,12 @@ def _reduction(
         targets,
         compute,
         tuple(example(f, real(2, 3, 4)) for f in functions),
+        facts=facts,
     )
 
+
+_LINEAR = when_floating(Facts(linear=((0,),), monotone=(1,), complex=True))
+_RISING = Facts(monotone=(1,))
 
 OPERATORS = (
     _reduction(
@@ -148,6 +154,7 @@ OPERATORS = (
         (Target("aten.sum.dim_IntList", _AXES), Target("aten.sum.default", _AXES)),
         lambda x: x.sum(-1),
         lambda x: x.sum(),
+        facts=_LINEAR,
     ),
     _reduction(
         "mean",
@@ -161,6 +168,7 @@ OPERATORS = (
         lambda x: x.mean((0, -1), keepdim=True),
         lambda x: x.mean(),
         lambda x: torch.var_mean(x, -1, correction=0)[1],
+        facts=_LINEAR,
     ),
     _reduction(
         "var",
@@ -216,6 +224,7 @@ OPERATORS = (
         lambda x: x.amax(-1),
         lambda x: x.max(),
         lambda x: x.max(1).values,
+        facts=_RISING,
     ),
     _reduction(
         "amin",
@@ -229,6 +238,7 @@ OPERATORS = (
         lambda x: x.amin(-1),
         lambda x: x.min(),
         lambda x: x.min(1, keepdim=True).values,
+        facts=_RISING,
     ),
     _reduction(
         "argmax",
@@ -254,6 +264,7 @@ OPERATORS = (
         (Target("aten.logsumexp.default", _AXES),),
         lambda x: x.logsumexp(-1),
         lambda x: x.logsumexp((0, 1), keepdim=True),
+        facts=_RISING,
     ),
     _reduction(
         "norm",
@@ -289,6 +300,7 @@ OPERATORS = (
         _cumulative(torch.cumsum),
         (Target("aten.cumsum.default", binding(axis=("dim",))),),
         lambda x: x.cumsum(-1),
+        facts=_LINEAR,
     ),
     _reduction(
         "cumprod",
@@ -303,6 +315,7 @@ OPERATORS = (
         _cumulative(torch.logcumsumexp),
         (Target("aten.logcumsumexp.default", binding(axis=("dim",))),),
         lambda x: torch.logcumsumexp(x, 1),
+        facts=_RISING,
     ),
     Operator(
         "topk",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, boolean, example, integer, real
+from farfield.graph.operators._facts import MOVES, Facts, when_floating
 from farfield.graph.operators._registry import Call, Operator, Target, operand
 
 __all__ = ["OPERATORS"]
@@ -105,6 +106,9 @@ CHOICE = (
             example(lambda c, x: torch.where(c, x, 0.5), boolean(3, 4), real(3, 4)),
             example(lambda c, x: torch.where(c, -1.0, x), boolean(3, 4), real(3, 4)),
         ),
+        facts=when_floating(
+            Facts(moves=True, linear=((1, 2),), monotone=(0, 1, 1), entrywise=True, complex=True)
+        ),
     ),
     Operator(
         "masked_fill",
@@ -117,6 +121,7 @@ CHOICE = (
             example(lambda x, m: x.masked_fill(m, -2.0), real(3, 4), boolean(3, 4)),
             example(lambda x, m, v: x.masked_fill(m, v), real(3, 4), boolean(3, 4), real()),
         ),
+        facts=when_floating(Facts(moves=True, linear=((0, 2),), monotone=(1, 0, 1), entrywise=True)),
     ),
     Operator(
         "tril",
@@ -126,6 +131,7 @@ CHOICE = (
         (Target("aten.tril.default"),),
         _triangle(torch.tril),
         (example(lambda x: x.tril(1), real(3, 4)),),
+        facts=MOVES,
     ),
     Operator(
         "triu",
@@ -135,6 +141,7 @@ CHOICE = (
         (Target("aten.triu.default"),),
         _triangle(torch.triu),
         (example(lambda x: x.triu(1), real(3, 4)),),
+        facts=MOVES,
     ),
     Operator(
         "nan_to_num",
@@ -144,6 +151,7 @@ CHOICE = (
         (Target("aten.nan_to_num.default", binding(compute=_fill)),),
         _nan_to_num,
         (example(lambda x: torch.nan_to_num(x.log(), nan=0.5, neginf=-3.0), real(3, 4)),),
+        facts=Facts(entrywise=True),
     ),
 )
 

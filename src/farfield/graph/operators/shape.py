@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, front, integer, real
+from farfield.graph.operators._facts import MOVES, RANDOM, Facts, when_floating
 from farfield.graph.operators._registry import Call, Operator, Target, operand
 
 __all__ = ["OPERATORS"]
@@ -115,6 +116,10 @@ def _only_in_eval(call: Call) -> Mapping[str, Any] | None:
     return None if call.arguments["train"] else call.arguments
 
 
+def _dropout_facts(node: Node) -> Facts:
+    return RANDOM if node.attributes.get("train") else MOVES
+
+
 def _result_dtype(call: Call) -> dict[str, Any]:
     return {"dtype": call.dtype}
 
@@ -149,6 +154,7 @@ RESHAPING = (
             example(lambda x: x.flatten(1), real(2, 3, 4)),
             example(lambda x: x.unflatten(1, (2, 3)), real(2, 6)),
         ),
+        facts=MOVES,
     ),
     Operator(
         "permute",
@@ -169,6 +175,7 @@ RESHAPING = (
             example(lambda x: x.t(), real(2, 3)),
             example(lambda x: x.mT, real(2, 3, 4)),
         ),
+        facts=MOVES,
     ),
     Operator(
         "expand",
@@ -185,6 +192,7 @@ RESHAPING = (
             example(lambda x: x.expand(3, 2, 4), real(2, 1)),
             example(lambda x, y: x.expand_as(y), real(1, 4), real(3, 4)),
         ),
+        facts=MOVES,
     ),
     Operator(
         "repeat",
@@ -194,6 +202,7 @@ RESHAPING = (
         (Target("aten.repeat.default"),),
         _repeat,
         (example(lambda x: x.repeat(2, 1, 3), real(2, 3)),),
+        facts=MOVES,
     ),
     Operator(
         "squeeze",
@@ -207,6 +216,7 @@ RESHAPING = (
         ),
         _squeeze,
         (example(lambda x: x.squeeze(-1), real(2, 1)), example(lambda x: x.squeeze(), real(2, 1, 3, 1))),
+        facts=MOVES,
     ),
     Operator(
         "unsqueeze",
@@ -216,6 +226,7 @@ RESHAPING = (
         (Target("aten.unsqueeze.default", binding(compute=_unsqueezed)),),
         _unsqueeze,
         (example(lambda x: x.unsqueeze(-1), real(2, 3)),),
+        facts=MOVES,
     ),
     Operator(
         "flip",
@@ -225,6 +236,7 @@ RESHAPING = (
         (Target("aten.flip.default", binding(axes=("dims",))),),
         _flip,
         (example(lambda x: x.flip(-1), real(2, 3)),),
+        facts=MOVES,
     ),
     Operator(
         "roll",
@@ -234,6 +246,7 @@ RESHAPING = (
         (Target("aten.roll.default"),),
         _roll,
         (example(lambda x: x.roll(1, -1), real(2, 3)), example(lambda x: x.roll(2), real(2, 3))),
+        facts=MOVES,
     ),
     Operator(
         "unfold",
@@ -243,6 +256,7 @@ RESHAPING = (
         (Target("aten.unfold.default", binding(axis=("dimension",))),),
         _unfold,
         (example(lambda x: x.unfold(-1, 3, 2), real(2, 7)),),
+        facts=MOVES,
     ),
     Operator(
         "pixel_shuffle",
@@ -252,6 +266,7 @@ RESHAPING = (
         (Target("aten.pixel_shuffle.default"),),
         _pixel_shuffle,
         (example(lambda x: functional.pixel_shuffle(x, 2), real(1, 8, 3, 3)),),
+        facts=MOVES,
     ),
     Operator(
         "pixel_unshuffle",
@@ -261,6 +276,7 @@ RESHAPING = (
         (Target("aten.pixel_unshuffle.default"),),
         _pixel_unshuffle,
         (example(lambda x: functional.pixel_unshuffle(x, 2), real(1, 2, 4, 4)),),
+        facts=MOVES,
     ),
 )
 
@@ -282,6 +298,7 @@ COPYING = (
             example(lambda x: (3 * x).to(torch.int64), real(2, 3)),
             example(lambda i: i.double(), integer(5, 3)),
         ),
+        facts=when_floating(MOVES),
     ),
     Operator(
         "identity",
@@ -305,6 +322,7 @@ COPYING = (
         ),
         _identity,
         (example(lambda x: x.clone(), real(2, 3)),),
+        facts=MOVES,
     ),
     Operator(
         "dropout",
@@ -320,7 +338,7 @@ COPYING = (
         ),
         _dropout,
         (example(lambda x: functional.dropout(x, 0.3, training=False), real(2, 3)),),
-        deterministic=False,
+        facts=_dropout_facts,
     ),
 )
 
