@@ -39,17 +39,27 @@ def example_input(spec: str) -> Tensor:
     return torch.zeros(shape, dtype=dtype)
 
 
-def load_target(target: str) -> Any:
+def load_target(target: str, *, trust: bool = False) -> Any:
     """The model behind ``pkg.mod:callable``, a ``.pt2`` file or ``hf:<folder>``.
 
-    A callable is called without arguments if it is not itself a module; a class is instantiated.
+    A callable is called without arguments if it is not itself a module; a class is instantiated. A file is read
+    later, without running anything in it; with ``trust`` it is read here by ``torch.export.load``, which can run code
+    in it.
     """
     if target.startswith("hf:"):
         return _transformers(Path(target[3:]))
     if target.endswith(".pt2"):
-        if not Path(target).is_file():
-            raise InvalidValueError(f"There is no file {target!r}.")
-        return target
+        if not trust:
+            return target
+        import torch
+
+        try:
+            return torch.export.load(target)
+        except Exception as error:
+            first = str(error).strip().partition("\n")[0][:300]
+            raise InvalidValueError(
+                f"torch can't read {target!r}: {type(error).__name__}: {first}."
+            ) from error
     return build(target)
 
 
@@ -101,4 +111,4 @@ def _transformers(folder: Path) -> Any:
         import transformers
     except ImportError as error:
         raise MissingExtraError("Loading a transformers folder", "transformers", "transformers") from error
-    return transformers.AutoModel.from_pretrained(folder, local_files_only=True)
+    return transformers.AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -201,9 +201,9 @@ def test_whatever_is_wrong_with_one_the_others_go_on(tmp_path, monkeypatch):
         "needless": (ModelEntry("good.pt2", (), "zoo_models:single"), "InvalidValueError", "no builder"),
         "arguments": (ModelEntry("w.safetensors", **linear, arguments="[3]"), "InvalidValueError", "JSON object"),
         "unknown end": (ModelEntry("zoo_models.py"), "InvalidValueError", "ends in"),
-        "pickled": (ModelEntry("pickled.pt2"), "CheckpointError", "WeightsUnpickler"),
-        "opaque": (ModelEntry("opaque.pt2"), "CheckpointError", "not loaded"),
-        "compiled": (ModelEntry("compiled.pt2"), "CheckpointError", "not loaded"),
+        "pickled": (ModelEntry("pickled.pt2"), "CheckpointError", "stored as a pickle"),
+        "opaque": (ModelEntry("opaque.pt2"), "CheckpointError", "which is code, a pickle or not known"),
+        "compiled": (ModelEntry("compiled.pt2"), "CheckpointError", "which is code, a pickle or not known"),
         "good": (ModelEntry("good.pt2"), "BOUNDED", ""),
         "good again": (ModelEntry("good.pt2"), "BOUNDED", ""),
     }  # fmt: skip

@@ -114,10 +114,9 @@ def audit_all(
     file that can't be read, weights that do not fit, a model that raises, exceeds the time limit or takes its process
     with it becomes a row with the error; the others go on.
 
-    Weights are read as data: ``.safetensors``, and pickles with ``weights_only=True``. Pickled objects and compiled
-    libraries in a ``.pt2`` file are refused. A builder is code and is run, so a registry is to be trusted as a script
-    is; and since torch parses the program of a ``.pt2`` file, files of strangers belong in a container. A worker
-    process is there for crashes, it is no sandbox.
+    Nothing in a file is run: weights are read as data, and a ``.pt2`` file is opened without unpickling anything in
+    it (``SECURITY.md`` says what is promised). A builder is code and is run, so a registry that names builders is to
+    be trusted as a script is. A worker process is there for crashes and limits, it is no sandbox.
 
     Parameters
     ----------

@@ -1,36 +1,33 @@
 """A checkpoint to a model, without running what the file holds as far as its format allows.
 
 Weights (``.safetensors``, or a pickle read with ``weights_only=True``) are data; the builder that takes them is
-code of whoever wrote the registry. A ``.pt2`` file is a program: pickled objects and compiled libraries in it are
-refused, and its tensors are read with ``weights_only=True``, but torch's own reader of the program's text makes no
-promise about files from strangers.
+code of whoever wrote the registry. A ``.pt2`` file is a program, read without running anything in it
+(:func:`farfield.graph.read_program`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from farfield._regular_file import UnsafeFileError, open_regular
 from farfield._target import build, example_input
 from farfield.audit._registry import SUFFIXES, ModelEntry
 from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError
+from farfield.graph import read_program
 
 __all__ = ["CheckpointError", "load_checkpoint"]
 
 _NESTED = ("state_dict", "model_state_dict", "model")
 """Where training scripts put the weights among other things."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 class CheckpointError(FarfieldError, ValueError):
@@ -53,7 +50,7 @@ def load_checkpoint(entry: ModelEntry, path: Path) -> tuple[nn.Module | Exported
             )
         exported = _program(path)
         _check_weights(dict(exported.named_parameters()))
-        return exported, inputs or _own_inputs(exported)
+        return exported, inputs
     if path.suffix not in SUFFIXES:
         raise InvalidValueError(f"A checkpoint ends in {', '.join(SUFFIXES)}; got {path.name!r}.")
     if entry.builder is None:
@@ -87,46 +84,22 @@ def _arguments(text: str | None) -> dict[str, Any]:
 
 
 def _program(path: Path) -> ExportedProgram:
-    _refuse_code(path)
     try:
-        with _weights_only():
-            return torch.export.load(path)
-    except Exception as error:
-        raise CheckpointError(
-            f"Not an exported program that this torch ({torch.__version__}) can read: {_details(error)}"
-        ) from error
-
-
-def _refuse_code(path: Path) -> None:
-    """Raise for an archive that holds pickled objects or a compiled library."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [PurePosixPath(name) for name in archive.namelist()]
-    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-        raise CheckpointError(f"Not a .pt2 file, which is a zip archive: {_details(error)}") from error
-    for name in names:
-        if "aotinductor" in name.parts or name.name.startswith(("custom_obj_", "opaque_obj_")):
-            raise CheckpointError(
-                f"The archive holds {str(name)!r}, which is code or a pickled object. It is not loaded. Export the "
-                "model without custom objects and without compiling it."
-            )
-
-
-@contextmanager
-def _weights_only() -> Iterator[None]:
-    """Every ``torch.load`` reads tensors only, also where torch itself asks for anything that was pickled."""
-    before = os.environ.get(_FORCE)
-    os.environ[_FORCE] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_FORCE]
-        else:
-            os.environ[_FORCE] = before
+        return read_program(path)
+    except UnsafeFileError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
+    try:
+        file = open_regular(path)
+    except UnsafeFileError as error:
+        raise CheckpointError(str(error)) from error
+    with file:
+        return _state_dict(path, file)
+
+
+def _state_dict(path: Path, file: BinaryIO) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         try:
             from safetensors.torch import load_file
@@ -138,7 +111,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"Not a safetensors file: {_details(error)}") from error
     else:
         try:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            found = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             raise CheckpointError(
                 "Not weights that can be read without running code (torch.load with weights_only=True): "
@@ -161,14 +134,6 @@ def _check_weights(parameters: Mapping[str, Tensor]) -> None:
         raise CheckpointError(
             f"Parameters hold NaN or infinity: {', '.join(bad[:3])}{more}. There is no function to audit."
         )
-
-
-def _own_inputs(exported: ExportedProgram) -> tuple[Any, ...]:
-    """The example the program was exported with, if it is a row of tensors."""
-    example = exported.example_inputs
-    if example is None or example[1] or not all(isinstance(value, Tensor) for value in example[0]):
-        return ()
-    return tuple(example[0])
 
 
 def _details(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from farfield._regular_file import UnsafeFileError, read_json
 from farfield.certify._hash import model_hash
 from farfield.errors import InvalidValueError, MissingExtraError
 
@@ -210,9 +211,9 @@ class Certificate:
     def load(cls, path: str | PathLike[str]) -> Certificate:
         """Read what :meth:`save` wrote. Reading checks nothing against a model: that is verification's."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InvalidValueError(f"{str(path)!r} can't be read as JSON: {error}.") from error
+            data = read_json(path)
+        except UnsafeFileError as error:
+            raise InvalidValueError(str(error)) from error
         if not isinstance(data, dict):
             raise InvalidValueError(f"{str(path)!r} holds a {type(data).__name__}, not a certificate.")
         return cls.from_dict(data)

@@ -49,6 +49,13 @@ def audit(
             help="Exit 1 on: unbounded (default), unknown, a code such as FF002, or none. Repeat or comma."
         ),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Read a .pt2 file with torch.export.load, which can run code in it. Only for files you trust.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole audit as JSON.")] = False,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code scanning to this file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a single-file HTML report.")] = None,
@@ -62,7 +69,7 @@ def audit(
     from farfield._target import example_input, load_target
     from farfield.audit import audit as run
 
-    model = load_target(target)
+    model = load_target(target, trust=trust)
     examples = tuple(example_input(spec) for spec in inputs or ())
     if hasattr(model, "eval"):
         model.eval()

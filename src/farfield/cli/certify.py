@@ -46,6 +46,13 @@ def certify(
         str | None,
         typer.Option(help="Only inputs whose entries all lie in LO,HI: --box=-1,1. By default every input."),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Read a .pt2 file with torch.export.load, which can run code in it. Only for files you trust.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole certificate as JSON.")] = False,
     card: Annotated[Path | None, typer.Option(help="Write a section for a model card, in Markdown.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a single-file HTML report.")] = None,
@@ -62,7 +69,7 @@ def certify(
         raise InvalidValueError(f"--time is a positive number of seconds, got {seconds:g}.")
     examples = tuple(example_input(spec) for spec in inputs or ())
     domain = None if box is None else _box(box, examples)
-    model = load_target(target)
+    model = load_target(target, trust=trust)
     if hasattr(model, "eval"):
         model.eval()
 

@@ -14,12 +14,10 @@ __all__ = ["verify"]
 
 def _read(path: Path) -> dict[str, Any]:
     """The file as plain data; what it claims is the checker's business."""
+    from farfield._regular_file import read_json
     from farfield.errors import InvalidValueError
 
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidValueError(f"{str(path)!r} can't be read as JSON: {error}.") from error
+    data = read_json(path)
     if not isinstance(data, dict) or not str(data.get("format", "")).startswith("farfield-certificate/"):
         raise InvalidValueError(f"{str(path)!r} is not a certificate that farfield certify wrote.")
     return data
@@ -34,6 +32,13 @@ def verify(
             "--input", help="Shape of an input, as for certify; by default the certificate's. Repeat."
         ),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Read a .pt2 file with torch.export.load, which can run code in it. Only for files you trust.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Check a certificate against a model: the digest, and every proof, without the search that found them.
@@ -45,7 +50,7 @@ def verify(
 
     data = _read(certificate)
     examples = tuple(example_input(spec) for spec in inputs) if inputs else None
-    model = load_target(target)
+    model = load_target(target, trust=trust)
     if hasattr(model, "eval"):
         model.eval()
 

@@ -6,6 +6,7 @@ interpreter, recognition of norms. May import: errors, _typing. Never: judges wh
 
 from __future__ import annotations
 
+from farfield.graph._archive import read_program
 from farfield.graph._capture import CaptureError, capture
 from farfield.graph._describe import describe, linear_part
 from farfield.graph._interpret import compute_node
@@ -50,6 +51,7 @@ __all__ = [
     "operator",
     "operator_names",
     "operators",
+    "read_program",
     "register_operator",
     "unregister_operator",
     "walk",

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
 
+from farfield._regular_file import UnsafeFileError
 from farfield.errors import FarfieldError, InvalidValueError
+from farfield.graph._archive import read_program
 from farfield.graph._export import export_model, exported_modules, lower_exported
 from farfield.graph._fold import fold
 from farfield.graph._lower import Lowering
@@ -51,7 +52,8 @@ def capture(
     Parameters
     ----------
     model
-        A module, an exported program, or the path of a ``.pt2`` file (the last two need no example).
+        A module, an exported program, or the path of a ``.pt2`` file (the last two need no example). A file is
+        read without running anything in it; what can't be read so is refused.
     example_inputs
         A tensor, a tuple of positional arguments, or a dictionary of named ones. Only shapes and types
         matter, unless the model's Python code branches on values: then export fails, and a program is
@@ -183,17 +185,12 @@ def _unwrapped(model: Any) -> nn.Module | ExportedProgram:
 
 
 def _load(path: Path) -> ExportedProgram:
-    if not path.is_file():
-        raise CaptureError(
-            f"There is no file {str(path)!r}. Write one with torch.export.save(exported, path)."
-        )
     try:
         with quiet():
-            return torch.export.load(path)
-    except Exception as error:
+            return read_program(path)
+    except UnsafeFileError as error:
         raise CaptureError(
-            f"{str(path)!r} is not an exported program that this torch ({torch.__version__}) can read: "
-            f"{_first_line(error)}. Checkpoints hold weights only: build the model and capture it instead."
+            f"{error} Write a program with torch.export.save(exported, path); checkpoints hold weights only."
         ) from error
 
 
