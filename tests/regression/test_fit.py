@@ -363,3 +363,25 @@ def test_what_is_no_kernel():
     f = fit(network(), x, y)
     with as_users_run_it(), pytest.raises(InvalidValueError, match=r"\(m, 3\)"):
         f.mean(x[:, :2])
+
+
+def test_one_frozen_job_goes_through_every_stage():
+    import dataclasses
+    import inspect
+
+    from farfield.regression import _pcg, _solve
+    from farfield.regression._job import FitJob
+
+    x, y = data(20, 2)
+    seen = []
+    f = fit(RBF(), x, y, noise=1e-3, solver="pcg", keep_tiles=True, progress=lambda *_: seen.append(1))
+    assert isinstance(f.job, FitJob) and seen
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        f.job.noise = 1.0
+    # What a later solve does, for a variance, is not reported as part of the fit.
+    assert f.job.progress is None and f.job.checkpoint is None and not f.job.keep_tiles
+    assert f.system.job == f.job
+    for module in (_solve, _pcg):
+        for function in (v for v in vars(module).values() if inspect.isfunction(v)):
+            if function.__module__ == module.__name__:
+                assert len(inspect.signature(function).parameters) <= 6, function

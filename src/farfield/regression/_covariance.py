@@ -18,9 +18,9 @@ from farfield.kernels import KernelFunction, NetworkKernel
 __all__ = [
     "Covariance",
     "Kind",
+    "MatrixTile",
     "Work",
     "cross",
-    "fill",
     "kept_product",
     "multiply",
     "resolve",
@@ -85,14 +85,14 @@ class Work:
         )
 
 
-def resolve(kernel: NetworkKernel | Covariance, kind: str) -> tuple[Covariance, NetworkKernel | None]:
-    """The kernel as a function of inputs, and the network it belongs to if there is one."""
+def resolve(kernel: NetworkKernel | Covariance, kind: Kind) -> tuple[Covariance, NetworkKernel | None, Kind]:
+    """The kernel as a function of inputs, the network it belongs to if there is one, and which kernel of it."""
     if isinstance(kernel, NetworkKernel):
-        return kernel.function(kind), kernel  # type: ignore[arg-type]  # its own error names the kinds
+        return kernel.function(kind), kernel, kind
     if isinstance(kernel, KernelFunction):
-        return kernel, kernel.network
+        return kernel, kernel.network, kernel.kind
     if isinstance(kernel, Covariance):
-        return kernel, None
+        return kernel, None, kind
     raise InvalidValueError(
         "A kernel is a farfield.kernels.NetworkKernel or has __call__(x1, x2=None), diagonal(x) and sup_diagonal(); "
         f"got {type(kernel).__qualname__}."
@@ -114,7 +114,9 @@ def checked(kernel: Covariance, x1: Tensor, x2: Tensor | None = None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _MatrixTile:
+class MatrixTile:
+    """A tile of K(x, x)."""
+
     kernel: Covariance
     x: Tensor
 
@@ -122,27 +124,6 @@ class _MatrixTile:
         if tile.on_diagonal:
             return checked(self.kernel, self.x[tile.row_slice])
         return checked(self.kernel, self.x[tile.row_slice], self.x[tile.column_slice])
-
-
-def fill(
-    out: Tensor,
-    kernel: Covariance,
-    x: Tensor,
-    work: Work,
-    *,
-    checkpoint: engines.Checkpoint | None = None,
-    progress: engines.Progress | None = None,
-) -> Tensor:
-    """K(x, x) written into a square tensor, symmetric to the last bit; gives the diagonal as a tensor of its own."""
-    if isinstance(kernel, KernelFunction):
-        kernel(x, out=out, engine=work.engine, memory=work.memory, checkpoint=checkpoint, progress=progress)
-    else:
-        tiles = engines.tiles(len(x), height=work.side(), symmetric=True)
-        work.engine.fill(
-            out, _MatrixTile(kernel, x), tiles, symmetric=True, checkpoint=checkpoint, progress=progress
-        )
-        out.diagonal().copy_(kernel.diagonal(x))
-    return out.diagonal().clone()
 
 
 # ------------------------------------------------------------------ products with tiles that are dropped
