@@ -1,8 +1,9 @@
 """Bounds for every input: what a network's output can be, proved, and checked by someone else.
 
 Holds: interval propagation, branch and bound over cells, the quadratic dual, the search for what is attained,
-certificates, their checker, and a penalty that trains a network into a range. May import: growth, graph, gaussian,
-errors, _typing. Never: renders.
+certificates, their checker, and a penalty that trains a network into a range.
+May import: errors, graph, growth, nn, _callable_module, _provenance, _typing.
+Never: renders.
 """
 
 from __future__ import annotations

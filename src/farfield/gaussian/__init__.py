@@ -1,7 +1,9 @@
 """One scalar activation under a Gaussian.
 
 Holds: the activations and what is known of each, quadrature split at kinks, Hermite coefficients, dual
-activations, isometry strength. May import: errors, _typing. Never: knows of layers, networks or data.
+activations, isometry strength.
+May import: errors, _typing.
+Never: knows of layers, networks or data.
 """
 
 from __future__ import annotations

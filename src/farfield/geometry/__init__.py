@@ -2,7 +2,8 @@
 
 Holds: isometry and its gap, Lyapunov γ, soft cosine, P2's statements as they hold, mean-field dynamics, the gap along
 a network, ends of a spectrum.
-May import: gaussian, errors, _typing. Never: builds networks or touches data.
+May import: errors, gaussian, _typing.
+Never: builds networks or touches data.
 """
 
 from __future__ import annotations

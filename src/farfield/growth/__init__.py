@@ -1,8 +1,9 @@
 """What each node of a model does as ‖x‖ → ∞: verdicts, escape paths, horizons.
 
 Holds: sided growth rates and their rules, escape paths and cuts, jets at infinity and the horizon, witnesses
-of unboundedness, verdicts. May import: graph, gaussian, errors, _typing. Never: promises a number for every
-input (that is certify's), renders a report, or changes a model.
+of unboundedness, verdicts.
+May import: errors, graph.
+Never: promises a number for every input (that is certify's), renders a report, or changes a model.
 """
 
 from __future__ import annotations

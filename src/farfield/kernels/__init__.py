@@ -1,7 +1,8 @@
 """Networks of infinite width: NNGP and NTK kernels.
 
 Holds: the kernel state, layers that map it, networks of them, one-angle tables, the supremum of the diagonal.
-May import: engine, gaussian, nn, errors, _typing. Never: solves with a kernel, or draws anything at random.
+May import: engine, errors, gaussian, nn, _typing.
+Never: solves with a kernel, or draws anything at random.
 """
 
 from __future__ import annotations

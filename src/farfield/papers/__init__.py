@@ -1,7 +1,10 @@
 """The papers' figures and tables as runnable, checked experiments.
 
 Holds: one module per figure or table (claim, settings, run, verdict) and the registry behind ``farfield
-reproduce``. May import: everything below. Never: hard-codes a result it claims to measure.
+reproduce``.
+May import: certify, data, engine, errors, gaussian, geometry, graph, growth, kernels, learn, lnnet, nn, ntk, report,
+_intervals, _provenance, _typing.
+Never: hard-codes a result it claims to measure.
 """
 
 from __future__ import annotations

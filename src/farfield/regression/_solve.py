@@ -100,8 +100,8 @@ def _not_solvable(job: FitJob, factor: Factor, mean: float, reached: float) -> P
     return PrecisionError(
         f"The {job.n}×{job.n} kernel matrix {what} in float64. Its smallest eigenvalue is about "
         f"{estimate.value:.3g} (± {estimate.error:.2g}), and {repeated} of the inputs repeat another. Pass "
-        f"noise={1e-4 * mean:.1g} or more (a share of the mean diagonal, {mean:.3g}), drop repeated inputs, or scale inputs that "
-        "the kernel cannot tell apart."
+        f"noise={1e-4 * mean:.1g} or more (a share of the mean diagonal, {mean:.3g}), drop repeated inputs, "
+        "or scale inputs that the kernel cannot tell apart."
     )
 
 

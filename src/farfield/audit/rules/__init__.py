@@ -1,6 +1,8 @@
 """The rules, one file each, by code.
 
-Holds: ``ff001`` … and the registry. May import: what audit may. Never: renders, or reuses a code.
+Holds: ``ff001`` … and the registry.
+May import: audit, errors, gaussian, graph, growth.
+Never: renders, or reuses a code.
 """
 
 from __future__ import annotations
