@@ -17,7 +17,7 @@ import farfield
 from farfield.engine import parse_memory
 from farfield.errors import InvalidValueError
 from farfield.ntk import choose_method, empirical_ntk, layer_contributions
-from farfield.ntk._empirical import _Job
+from farfield.ntk._empirical import _KernelJob
 from farfield.ntk._factors import Outer
 from farfield.ntk._gram import _as_dense, _formed, _outer
 from ntk_models import build, distance
@@ -222,7 +222,7 @@ def test_what_autograd_saves_is_counted_though_it_is_freed_on_the_way():
     """Tiles are sized by it. Memory that is given out again is another tensor: by chance it was counted once."""
     wide = [nn.Sequential(nn.Linear(50, 50, dtype=torch.float64), nn.Tanh()) for _ in range(10)]
     model, x = nn.Sequential(*wide).eval(), torch.zeros(4, 50, dtype=torch.float64)
-    saved = {_Job.of(model, x, None, "trace", None).plan.saved for _ in range(5)}
+    saved = {_KernelJob.of(model, x, None, "trace", None).plan.saved for _ in range(5)}
     # The input and ten outputs of tanh, each saved by itself and by the next layer: the same storage.
     assert saved == {11 * 50 * 8}
 

@@ -231,7 +231,7 @@ def kinds(ood, id_):
             torch.zeros(40),
             torch.zeros(40),
         )
-        out.append(_ages.Kind(name, id_[name] + noise, ood[name] + noise, *rest))
+        out.append(_ages.HeadResults(name, id_[name] + noise, ood[name] + noise, *rest))
     return out
 
 

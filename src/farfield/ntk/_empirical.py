@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
-from farfield.ntk._calls import Tracked
-from farfield.ntk._factors import Gradients, Plan, plan
+from farfield.ntk._calls import TrackedParameters
+from farfield.ntk._factors import CallPlan, Gradients, plan
 from farfield.ntk._jacobian import JacobianTile
 from farfield.ntk._layerwise import LayerwiseTile, bytes_per_input
 from farfield.ntk._model import Outputs, ParameterFilter, Selection, require_evaluation, track
@@ -114,7 +114,7 @@ def empirical_ntk(
             [1., 5.]])
     """
     with torch.inference_mode(False), torch.no_grad():
-        job = _Job.of(model, x1, x2, outputs, parameters)
+        job = _KernelJob.of(model, x1, x2, outputs, parameters)
         choice = _choose(job, method, memory)
         symmetric = x2 is None and job.select.trace
         tiles = engines.tiles(len(job.x1), len(job.x2), height=choice.side, symmetric=symmetric)
@@ -151,27 +151,27 @@ def _settings(model: nn.Module) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _KernelJob:
     """A kernel to compute: what every method needs."""
 
     model: nn.Module
-    tracked: Tracked
+    tracked: TrackedParameters
     select: Selection
     x1: Tensor
     x2: Tensor
-    plan: Plan
+    plan: CallPlan
     dtype: torch.dtype
 
     @staticmethod
     def of(
         model: nn.Module, x1: Tensor, x2: Tensor | None, outputs: Outputs, parameters: ParameterFilter
-    ) -> _Job:
+    ) -> _KernelJob:
         _check_inputs(model, x1, x2)
         tracked, select = track(model, parameters), Selection(outputs)
         first = ordinary(x1)
         second = first if x2 is None else ordinary(x2)
         found = plan(model, tracked, select, probe_rows(first, None if x2 is None else second))
-        return _Job(model, tracked, select, first, second, found, tracked.dtype)
+        return _KernelJob(model, tracked, select, first, second, found, tracked.dtype)
 
 
 def _check_inputs(model: nn.Module, x1: Tensor, x2: Tensor | None) -> None:
@@ -185,7 +185,7 @@ def _check_inputs(model: nn.Module, x1: Tensor, x2: Tensor | None) -> None:
         )
 
 
-def _task(job: _Job, choice: MethodChoice) -> Any:
+def _task(job: _KernelJob, choice: MethodChoice) -> Any:
     if choice.method == "layerwise":
         gradients = Gradients(job.model, job.tracked, job.select, job.plan)
         return LayerwiseTile(gradients, job.x1, job.x2, job.select.trace, choice.batch, choice.room)
@@ -215,10 +215,10 @@ def choose_method(
     'layerwise'
     """
     with torch.inference_mode(False), torch.no_grad():
-        return _choose(_Job.of(model, x1, x2, outputs, parameters), "auto", memory)
+        return _choose(_KernelJob.of(model, x1, x2, outputs, parameters), "auto", memory)
 
 
-def _choose(job: _Job, method: Method, memory: int | str) -> MethodChoice:
+def _choose(job: _KernelJob, method: Method, memory: int | str) -> MethodChoice:
     if method not in _METHODS:
         raise InvalidValueError(
             f"A method is one of {', '.join(_METHODS)}, got {method!r}. For estimates from random directions "
@@ -328,7 +328,7 @@ def layer_contributions(
     True
     """
     with torch.inference_mode(False), torch.no_grad():
-        job = _Job.of(model, x1, x2, "trace", parameters)
+        job = _KernelJob.of(model, x1, x2, "trace", parameters)
         choice = _choose(job, "layerwise", memory)
         task = _task(job, choice)
         result: dict[str, Tensor] = {}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from farfield.ntk._calls import Call, Kind, Recording
+from farfield.ntk._calls import Kind, ParameterCall, Recording
 from farfield.ntk._transforms import slope
 
 __all__ = ["RULES"]
@@ -24,9 +24,9 @@ def _bind(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _call(
     recording: Recording, kind: Kind, weight: Any, bias: Any, options: tuple[tuple[str, Any], ...] = ()
-) -> Call:
+) -> ParameterCall:
     factors = (recording.factor(weight), recording.factor(bias))
-    return Call(kind, recording.name(weight), recording.name(bias), options, factors)
+    return ParameterCall(kind, recording.name(weight), recording.name(bias), options, factors)
 
 
 def _linear(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:

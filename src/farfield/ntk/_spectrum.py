@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
-from farfield.geometry import Eigenvalue, lanczos
+from farfield.geometry.spectrum import Eigenvalue, lanczos
 from farfield.ntk._products import NTKOperator
 
 __all__ = [

@@ -9,7 +9,7 @@ Never: hard-codes a result it claims to measure.
 
 from __future__ import annotations
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, run_experiment
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, run_experiment
 from farfield.papers._index import experiment, experiment_names, experiment_titles
 from farfield.papers._seeds import ClaimRow, SeedSweep, run_seeds
 
@@ -17,7 +17,7 @@ __all__ = [
     "ClaimRow",
     "ClaimVerdict",
     "Experiment",
-    "Outcome",
+    "ExperimentResult",
     "SeedSweep",
     "experiment",
     "experiment_names",

@@ -11,7 +11,7 @@ from torch import Tensor
 from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
-from farfield.geometry import Eigenvalue
+from farfield.geometry.spectrum import Eigenvalue
 from farfield.kernels import NetworkKernel
 from farfield.regression._covariance import Covariance, Kind, resolve
 from farfield.regression._data import budget, checked_data

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from farfield import engine as engines
 from farfield.errors import PrecisionError
-from farfield.regression._factor import Factor
+from farfield.regression._factor import CholeskyFactor
 from farfield.regression._job import FitJob
 
 __all__ = ["FactorPreconditioner", "LowRankPreconditioner", "Preconditioner", "conjugate_gradients"]
@@ -61,7 +61,7 @@ class LowRankPreconditioner:
 class FactorPreconditioner:
     """The inverse by a Cholesky factor of lower precision."""
 
-    factor: Factor
+    factor: CholeskyFactor
 
     def __call__(self, v: Tensor, /) -> Tensor:
         """P⁻¹v."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from farfield._typing import Float
 from farfield.errors import InvalidValueError
-from farfield.geometry import Eigenvalue
+from farfield.geometry.spectrum import Eigenvalue
 from farfield.regression import _bounds as bounds
 from farfield.regression._covariance import (
     Covariance,

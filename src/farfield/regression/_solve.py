@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError, PrecisionError
-from farfield.geometry import lanczos
+from farfield.geometry.spectrum import lanczos
 from farfield.regression._data import check_finite
-from farfield.regression._factor import Factor, factorize
+from farfield.regression._factor import CholeskyFactor, factorize
 from farfield.regression._job import FitJob
 from farfield.regression._pcg import FactorPreconditioner, LowRankPreconditioner
 from farfield.regression._pivoted import low_rank
@@ -52,7 +52,7 @@ def _exact(job: FitJob) -> Posterior:
         if found.residual <= job.tolerance:
             return found
         reached = found.residual
-    raise _not_solvable(job, Factor(matrix, diagonal, job.noise), mean, reached)
+    raise _not_solvable(job, CholeskyFactor(matrix, diagonal, job.noise), mean, reached)
 
 
 def _single_factor(job: FitJob) -> FactorPreconditioner:
@@ -81,7 +81,7 @@ def _ladder(jitter: float | str, mean: float, dtype: torch.dtype, cap: float) ->
     return steps
 
 
-def _not_solvable(job: FitJob, factor: Factor, mean: float, reached: float) -> PrecisionError:
+def _not_solvable(job: FitJob, factor: CholeskyFactor, mean: float, reached: float) -> PrecisionError:
     def product(v: Tensor) -> Tensor:
         return factor.product(v[:, None])[:, 0]
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from farfield import engine as engines
-from farfield.geometry import Eigenvalue, lanczos
+from farfield.geometry.spectrum import Eigenvalue, lanczos
 from farfield.regression._covariance import kept_product, symmetric_product
-from farfield.regression._factor import Factor
+from farfield.regression._factor import CholeskyFactor
 from farfield.regression._job import FitJob
 from farfield.regression._pcg import Preconditioner, conjugate_gradients, relative
 
@@ -55,7 +55,7 @@ class System(ABC):
 class DenseSystem(System):
     """By a Cholesky factor in float64, with refinement against K, which lies above it."""
 
-    factor: Factor
+    factor: CholeskyFactor
     shift: float
 
     def product(self, v: Tensor) -> Tensor:

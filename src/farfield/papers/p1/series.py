@@ -34,7 +34,7 @@ from farfield.graph import capture
 from farfield.growth import GrowthReport, Status, analyse, horizon
 from farfield.learn import Training, predict_all, train
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._decoder import Decoder
 from farfield.report import Figure, Panel, Series, Table
 
@@ -51,7 +51,7 @@ def series(count: int, length: int, *, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _SeriesNetworks:
     """The trained networks of one kind; the first axis runs over them."""
 
     name: str
@@ -102,7 +102,7 @@ def run(
     lr: float,
     factors: Sequence[float],
     certificate_seconds: float,
-) -> Outcome:
+) -> ExperimentResult:
     """Train ``seeds`` decoders of every kind together, then continue, enlarge, prove."""
     shape = {"dim": dim, "heads": heads, "depth": depth, "hidden": hidden, "places": last + 1}
     models = [
@@ -130,7 +130,7 @@ def run(
     verdicts = [_learned(samples), *map(_far_field, samples), *_stabilised(samples, seen, last)]
     numbers = {"factors": list(factors), **{s.name: _numbers(s) for s in samples}}
     figure = _figure(samples, fresh, seen, factors)
-    return Outcome(tuple(verdicts), numbers, figure, _table(samples, seen, factors))
+    return ExperimentResult(tuple(verdicts), numbers, figure, _table(samples, seen, factors))
 
 
 def _follow(
@@ -142,7 +142,7 @@ def _follow(
     seen: int,
     factors: Sequence[float],
     seconds: float,
-) -> _Sample:
+) -> _SeriesNetworks:
     """Everything that is measured about the networks of one kind, in float64."""
     near = fresh[:, : seen + 1]
     inputs, truth = near[:, :-1], near[:, 2:]
@@ -163,7 +163,7 @@ def _follow(
         moved = (far - limits).abs()
     else:
         moved = ((twice - far) / _FAR - slopes).abs() / steepest[:, None, None, None]
-    return _Sample(
+    return _SeriesNetworks(
         name=name,
         blocks=norms,
         embedding_norm=embedding_norm,
@@ -210,7 +210,7 @@ def _certified(models: Sequence[nn.Module], example: Tensor, seconds: float) -> 
 # ------------------------------------------------------------------ claims
 
 
-def _learned(samples: Sequence[_Sample]) -> ClaimVerdict:
+def _learned(samples: Sequence[_SeriesNetworks]) -> ClaimVerdict:
     worst = min(samples, key=lambda s: float(s.r2.min()))
     return ClaimVerdict(
         "every network has learned the series it was shown: R² ≥ 0.95 on new ones of that length",
@@ -219,7 +219,7 @@ def _learned(samples: Sequence[_Sample]) -> ClaimVerdict:
     )
 
 
-def _far_field(s: _Sample) -> ClaimVerdict:
+def _far_field(s: _SeriesNetworks) -> ClaimVerdict:
     count = len(s.statuses)
     undecided = f"; the horizon left {s.undecided:.1%} undecided" if s.undecided else ""
     if s.bounds is None:
@@ -242,7 +242,7 @@ def _far_field(s: _Sample) -> ClaimVerdict:
     )
 
 
-def _stabilised(samples: Sequence[_Sample], seen: int, last: int) -> list[ClaimVerdict]:
+def _stabilised(samples: Sequence[_SeriesNetworks], seen: int, last: int) -> list[ClaimVerdict]:
     """The paper's claim, read as: errors beyond what was seen are smaller, from true values and from predictions."""
     found = []
     for plain in (s for s in samples if not s.embedding_norm):
@@ -273,7 +273,7 @@ def _spread(values: Tensor) -> str:
 # ------------------------------------------------------------------ what is shown
 
 
-def _figure(samples: Sequence[_Sample], fresh: Tensor, seen: int, factors: Sequence[float]) -> Figure:
+def _figure(samples: Sequence[_SeriesNetworks], fresh: Tensor, seen: int, factors: Sequence[float]) -> Figure:
     i = tuple(float(k) for k in range(1, fresh.shape[1]))
     colours = {name: k for k, name in enumerate(dict.fromkeys(s.blocks for s in samples))}
 
@@ -316,7 +316,7 @@ def _figure(samples: Sequence[_Sample], fresh: Tensor, seen: int, factors: Seque
     return Figure("A decoder continues a + b·i", panels, caption, columns=2)
 
 
-def _numbers(s: _Sample) -> dict[str, Any]:
+def _numbers(s: _SeriesNetworks) -> dict[str, Any]:
     return {
         "r2": s.r2.tolist(),
         "errors": s.errors.tolist(),
@@ -327,7 +327,7 @@ def _numbers(s: _Sample) -> dict[str, Any]:
     }
 
 
-def _table(samples: Sequence[_Sample], seen: int, factors: Sequence[float]) -> Table:
+def _table(samples: Sequence[_SeriesNetworks], seen: int, factors: Sequence[float]) -> Table:
     rows = []
     for s in samples:
         inside = s.errors[:, 1:seen].square().mean().sqrt()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from farfield._intervals import mean_interval
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._far import Bounds, Slopes, bounds, outputs_along, slopes, unit_directions
 from farfield.papers.p1._protein import VARIANTS, Case, load_cases, predictions, r_squared, train_variants
 from farfield.papers.p1._trees import boosted_trees
@@ -64,7 +64,7 @@ def run(
     certify_seconds: float,
     judge_scores: bool,
     **network: Any,
-) -> Outcome:
+) -> ExperimentResult:
     """Train, score on rows from the same region and from beyond it, and look at the networks far away.
 
     ``network`` is what :func:`train_variants` takes beside these. ``judge_scores`` is for the paper's sizes: after a
@@ -118,7 +118,7 @@ def run(
     )
     panels = (_histograms(compared, cases), _errors(compared, cases), _rays(reached, radii, cases))
     figure = Figure("Protein structure: within and beyond the training region", panels, caption, columns=3)
-    return Outcome(tuple(verdicts), numbers, figure, _table(compared))
+    return ExperimentResult(tuple(verdicts), numbers, figure, _table(compared))
 
 
 def _trees(cases: Sequence[Case], rounds: int) -> _Model:
