@@ -243,10 +243,11 @@ def test_into_a_memory_map(tmp_path):
         k.ntk(x[None], out=rectangle)
 
 
-def test_goes_on_where_it_was(tmp_path):
+@pytest.mark.parametrize("named", [True, False], ids=["Checkpoint", "folder"])
+def test_goes_on_where_it_was(named, tmp_path):
     x = torch.randn(600, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     k = kernels.mlp(depth=2, layer_norm="first", bias_var=0.1)
-    checkpoint = Checkpoint(tmp_path, fingerprint("ntk", x))
+    checkpoint = Checkpoint(tmp_path, fingerprint("ntk", x)) if named else tmp_path
 
     def stop(done: int, total: int) -> None:
         if done == 3:
@@ -260,6 +261,14 @@ def test_goes_on_where_it_was(tmp_path):
     matrix = k.ntk(x, checkpoint=checkpoint, progress=lambda done, total: seen.append(total))
     assert set(seen) == {6}
     assert torch.equal(matrix, k.ntk(x))
+    if not named:  # the folder is known by kernel and inputs
+        for other in (
+            lambda: k.ntk(2 * x, checkpoint=tmp_path),
+            lambda: k.nngp(x, checkpoint=tmp_path),
+            lambda: kernels.mlp(depth=3, layer_norm="first", bias_var=0.1).ntk(x, checkpoint=tmp_path),
+        ):
+            with pytest.raises(InvalidValueError, match="another computation"):
+                other()
 
 
 @pytest.mark.parametrize("place", [None, "first", "second"])

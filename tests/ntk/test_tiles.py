@@ -177,7 +177,7 @@ KILLED = """
             print(done, total, flush=True)
             if done == stop:
                 os.kill(os.getpid(), signal.SIGKILL)
-        options = {"out": "kernel.npy", "resume": "tiles", "memory": 60_000, "method": method}
+        options = {"out": "kernel.npy", "checkpoint": "tiles", "memory": 60_000, "method": method}
         value = empirical_ntk(model, x, progress=progress, **options)
         torch.save(value.clone(), "kernel.pt")
     def results(folder):
@@ -229,21 +229,21 @@ def test_what_autograd_saves_is_counted_though_it_is_freed_on_the_way():
 
 def test_tiles_of_another_computation_are_refused(tmp_path):
     model, x, _ = many("layer_norm_affine")
-    empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000)
-    empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000)
+    empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000)
+    empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000)
     changes = [
-        lambda: empirical_ntk(model, x + 1, resume=tmp_path / "tiles", memory=50_000),
-        lambda: empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000, outputs="sum"),
-        lambda: empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000, method="jacobian"),
-        lambda: empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000, parameters="0"),
-        lambda: empirical_ntk(model, x, resume=tmp_path / "tiles"),
+        lambda: empirical_ntk(model, x + 1, checkpoint=tmp_path / "tiles", memory=50_000),
+        lambda: empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000, outputs="sum"),
+        lambda: empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000, method="jacobian"),
+        lambda: empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000, parameters="0"),
+        lambda: empirical_ntk(model, x, checkpoint=tmp_path / "tiles"),
     ]
     for change in changes:
         with pytest.raises(InvalidValueError, match="another computation"):
             change()
     model[0].weight.data[0, 0] += 1e-9
     with pytest.raises(InvalidValueError, match="another computation"):
-        empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000)
+        empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000)
 
 
 def test_progress():

@@ -248,7 +248,8 @@ def test_long_strips_are_taken_in_parts(monkeypatch):
         assert torch.equal(kept(v), product)
 
 
-def test_conjugate_gradients_go_on_from_a_checkpoint(tmp_path):
+@pytest.mark.parametrize("named", [True, False], ids=["Checkpoint", "folder"])
+def test_conjugate_gradients_go_on_from_a_checkpoint(named, tmp_path):
     x, y = data(200, 3)
     options = {"noise": 1e-4, "solver": "pcg", "rank": 5}
     steps = []
@@ -258,7 +259,7 @@ def test_conjugate_gradients_go_on_from_a_checkpoint(tmp_path):
         if done == 20:
             raise KeyboardInterrupt
 
-    folder = engine.Checkpoint(tmp_path, "pcg")
+    folder = engine.Checkpoint(tmp_path, "pcg") if named else tmp_path
     with pytest.raises(KeyboardInterrupt):
         fit(network(), x, y, **options, progress=stop, checkpoint=folder)
     resumed = []
@@ -272,6 +273,9 @@ def test_conjugate_gradients_go_on_from_a_checkpoint(tmp_path):
     fresh = []
     fit(network(), x, 2 * y, **options, checkpoint=folder, progress=lambda done, total: fresh.append(done))
     assert fresh[0] == 0
+    if not named:
+        with pytest.raises(InvalidValueError, match="another computation"):
+            fit(network(), 2 * x, y, **options, checkpoint=folder)
 
 
 def test_a_stall_says_what_to_do():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +97,7 @@ class NetworkKernel:
         engine: str | engines.Engine = "auto",
         memory: int | str = "1GB",
         out: Tensor | NDArray[Any] | None = None,
-        checkpoint: engines.Checkpoint | None = None,
+        checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
         progress: engines.Progress | None = None,
     ) -> Float[Tensor, "*batch n m"]:
         """K(x₁, x₂), the covariance of the untrained network's outputs.
@@ -113,7 +114,7 @@ class NetworkKernel:
         out
             Where to write the result: a tensor or a ``numpy.memmap`` of the right shape and dtype.
         checkpoint
-            Finished tiles are kept there, and an interrupted run goes on.
+            A folder, or a :class:`farfield.engine.Checkpoint`, for finished tiles: an interrupted run goes on.
         progress
             Called with (tiles done, tiles in all).
         """
@@ -127,7 +128,7 @@ class NetworkKernel:
         engine: str | engines.Engine = "auto",
         memory: int | str = "1GB",
         out: Tensor | NDArray[Any] | None = None,
-        checkpoint: engines.Checkpoint | None = None,
+        checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
         progress: engines.Progress | None = None,
     ) -> Float[Tensor, "*batch n m"]:
         """Θ(x₁, x₂), the kernel of gradient descent on the network; parameters as for :meth:`nngp`."""
@@ -141,7 +142,7 @@ class NetworkKernel:
         engine: str | engines.Engine,
         memory: int | str,
         out: Tensor | NDArray[Any] | None,
-        checkpoint: engines.Checkpoint | None,
+        checkpoint: engines.Checkpoint | str | os.PathLike[str] | None,
         progress: engines.Progress | None,
     ) -> Tensor:
         symmetric = x2 is None
@@ -160,8 +161,12 @@ class NetworkKernel:
             tiles = engines.tiles(len(rows1), len(rows2), height=side, symmetric=symmetric)
             if out is None:
                 out = engines.empty_matrix(len(rows1), len(rows2), dtype=dtype, device=x1.device)
+            # A network is known by its values: it may hold functions, which have no content to compare.
+            kept = engines.Checkpoint.at(
+                checkpoint, lambda: ("kernel", kind, self._direct(kind, x1[:16], None, dtype), x1, x2, side)
+            )
             matrix = engines.engine(engine).fill(
-                out, task, tiles, symmetric=symmetric, checkpoint=checkpoint, progress=progress
+                out, task, tiles, symmetric=symmetric, checkpoint=kept, progress=progress
             )
             if symmetric and len(rows1):
                 matrix.diagonal().copy_(self.diagonal(x1, kind))

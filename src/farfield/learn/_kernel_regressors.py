@@ -66,7 +66,7 @@ class InfiniteWidthRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  
 
     @property
     def output_range_(self) -> Array:
-        """[low, high] that no prediction leaves at any input, shape (2,) or (n_outputs, 2); infinite without a norm."""
+        """[low, high] that no prediction leaves at any input, shape (2,) or (n_outputs, 2); ±∞ without a norm."""
         check_is_fitted(self, "kernel_")
         return self._range(self._fitted().output_bound().numpy())
 

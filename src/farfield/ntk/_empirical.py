@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -63,7 +64,7 @@ def empirical_ntk(
     method: Method = "auto",
     memory: int | str = "4GB",
     out: Tensor | NDArray[Any] | str | Path | None = None,
-    resume: str | Path | None = None,
+    checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
     engine: str | engines.Engine = "auto",
     progress: engines.Progress | None = None,
 ) -> Tensor:
@@ -101,7 +102,7 @@ def empirical_ntk(
     out
         Where to write the result: a tensor, an array, or the path of a ``.npy`` file, which is created and
         memory-mapped. For ``"full"`` it has the shape (K, K, n, m), and the result is a view of it.
-    resume
+    checkpoint
         A folder for finished tiles: a killed run goes on where it stopped, and ends with the same bits.
     engine, progress
         Where tiles run, and who is told.
@@ -122,18 +123,14 @@ def empirical_ntk(
         if not job.select.trace:
             shape = (job.plan.outputs, job.plan.outputs, *shape)
         target = _target(out, shape, job.dtype, job.x1.device)
-        checkpoint = None
-        if resume is not None:
-            # Method and tiles are part of it: tiles of one way of computing do not fit another to the last bit.
-            key = engines.fingerprint(
-                {name: p.detach() for name, p in model.named_parameters()},
-                dict(model.named_buffers()),
-                str(model), _settings(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters),
-                choice.method, choice.side, choice.batch,
-            )  # fmt: skip
-            checkpoint = engines.Checkpoint(resume, key)
+        # Method and tiles are part of it: tiles of one way of computing do not fit another to the last bit.
+        kept = engines.Checkpoint.at(checkpoint, lambda: (
+            {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers()),
+            str(model), _settings(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters),
+            choice.method, choice.side, choice.batch,
+        ))  # fmt: skip
         matrix = engines.engine(engine).fill(
-            target, _task(job, choice), tiles, symmetric=symmetric, checkpoint=checkpoint, progress=progress
+            target, _task(job, choice), tiles, symmetric=symmetric, checkpoint=kept, progress=progress
         )
     return matrix if job.select.trace else matrix.permute(2, 3, 0, 1)
 

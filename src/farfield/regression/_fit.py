@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from farfield import engine as engines
 from farfield._typing import Float
 from farfield.kernels import NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, resolve
+from farfield.regression._covariance import Covariance, Kind, identity, resolve
 from farfield.regression._data import budget, checked_data
 from farfield.regression._job import FitJob
 from farfield.regression._posterior import Posterior
@@ -36,7 +37,7 @@ def fit(
     memory: int | str = "auto",
     tolerance: float = 1e-6,
     progress: engines.Progress | None = None,
-    checkpoint: engines.Checkpoint | None = None,
+    checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
 ) -> Posterior:
     r"""Solve :math:`(K + (\text{noise} + \text{jitter}) I)\,\alpha = y` with K = k(x, x), for one output or several.
 
@@ -84,7 +85,8 @@ def fit(
     progress
         Called with (done, total) of the stage under way: kernel tiles, blocks of columns, iterations.
     checkpoint
-        Keeps the tiles of a stored matrix, or the iterate of conjugate gradients, and an interrupted run goes on.
+        A folder, or a :class:`farfield.engine.Checkpoint`: keeps the tiles of a stored matrix, or the iterate of
+        conjugate gradients, and an interrupted run goes on.
 
     Raises
     ------
@@ -103,9 +105,12 @@ def fit(
     """
     covariance, network, kind = resolve(kernel, kind)
     inputs, targets = checked_data(x, y)
+    kept = engines.Checkpoint.at(
+        checkpoint, lambda: ("fit", identity(covariance, inputs), inputs, solver, precision, str(memory))
+    )
     job = FitJob(
         covariance, network, kind, inputs, targets, y.dim() == 1, engines.engine(engine), budget(memory),
-        noise, jitter, solver, precision, rank, iterations, keep_tiles, tolerance, progress, checkpoint,
+        noise, jitter, solver, precision, rank, iterations, keep_tiles, tolerance, progress, kept,
     )  # fmt: skip
     with torch.no_grad():
         return solve(job.checked())

@@ -96,7 +96,7 @@ def run(
     radii: Sequence[float],
     half_width: float,
     points: int,
-    certificate_seconds: float,
+    time_budget: float,
 ) -> ExperimentResult:
     """Train ``seeds`` networks of every kind on every toy, all of one toy together, and follow them outside."""
     kinds: dict[str, Variant] = {k: (str(a), n, str(p)) for k, (a, n, p) in variants.items()}
@@ -118,7 +118,7 @@ def run(
         )  # fmt: skip
         for k, (name, kind) in enumerate(kinds.items()):
             members = [copy.deepcopy(m).double() for m in done.models[k * seeds : (k + 1) * seeds]]
-            samples.append(_follow(toy, name, kind, members, data[toy], grid, radii, certificate_seconds))
+            samples.append(_follow(toy, name, kind, members, data[toy], grid, radii, time_budget))
             progress(t * each + 4 * epochs + epochs * (k + 1) // len(kinds), len(toys) * each)
     verdicts = [
         _fits(samples),
@@ -142,7 +142,7 @@ def _follow(
     data: Dataset,
     grid: Tensor,
     radii: Sequence[float],
-    seconds: float,
+    time_budget: float,
 ) -> _ToyNetworks:
     """Everything that is measured about the trained networks of one kind."""
     sides = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
@@ -162,7 +162,7 @@ def _follow(
     if kind[0] != "relu" and kind[1] is None:
         relu = torch.stack([horizon(_with_relu(m), sides).slope[:, 0] for m in models])
     if kind[1] == "layer":
-        found = [certify(m, torch.zeros(1, 1, dtype=torch.float64), time_budget=seconds) for m in models]
+        found = [certify(m, torch.zeros(1, 1, dtype=torch.float64), time_budget=time_budget) for m in models]
         bounds = torch.tensor([[c.lower.item(), c.upper.item()] for c in found], dtype=torch.float64)
         attained = torch.tensor(
             [[c.attained_lower.item(), c.attained_upper.item()] for c in found], dtype=torch.float64
@@ -368,10 +368,10 @@ EXPERIMENT = Experiment(
             "SiLU, LN first": ["silu", "layer", "first"],
         },
         "width": 128, "depth": 2, "seeds": 5, "epochs": 3000, "lr": 1e-3, "radii": [5.0, 25.0, 50.0, 500.0, 5e4],
-        "half_width": 25.0, "points": 201, "certificate_seconds": 60.0,
+        "half_width": 25.0, "points": 201, "time_budget": 60.0,
     },
     quick={
-        "toys": ["sinusoid"], "seeds": 1, "epochs": 400, "points": 41, "certificate_seconds": 10.0,
+        "toys": ["sinusoid"], "seeds": 1, "epochs": 400, "points": 41, "time_budget": 10.0,
         "variants": {
             "standard": ["relu", None, "none"], "LN first": ["relu", "layer", "first"],
             "LN every": ["relu", "layer", "every"], "BatchNorm": ["relu", "batch", "every"],

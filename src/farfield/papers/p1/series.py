@@ -101,7 +101,7 @@ def run(
     batch_size: int,
     lr: float,
     factors: Sequence[float],
-    certificate_seconds: float,
+    time_budget: float,
 ) -> ExperimentResult:
     """Train ``seeds`` decoders of every kind together, then continue, enlarge, prove."""
     shape = {"dim": dim, "heads": heads, "depth": depth, "hidden": hidden, "places": last + 1}
@@ -125,7 +125,7 @@ def run(
     samples = []
     for k, (name, (norms, embedding_norm)) in enumerate(variants.items()):
         own = [copy.deepcopy(m).double() for m in done.models[k * seeds : (k + 1) * seeds]]
-        samples.append(_follow(name, norms, embedding_norm, own, fresh, seen, factors, certificate_seconds))
+        samples.append(_follow(name, norms, embedding_norm, own, fresh, seen, factors, time_budget))
         progress(9 * epochs + epochs * (k + 1) // len(variants), total)
     verdicts = [_learned(samples), *map(_far_field, samples), *_stabilised(samples, seen, last)]
     numbers = {"factors": list(factors), **{s.name: _numbers(s) for s in samples}}
@@ -141,7 +141,7 @@ def _follow(
     fresh: Tensor,
     seen: int,
     factors: Sequence[float],
-    seconds: float,
+    time_budget: float,
 ) -> _SeriesNetworks:
     """Everything that is measured about the networks of one kind, in float64."""
     near = fresh[:, : seen + 1]
@@ -176,7 +176,7 @@ def _follow(
         slope=steepest,
         undecided=float(torch.stack([h.degenerate for h in horizons]).double().mean()),
         reports=tuple(reports),
-        bounds=_certified(models, few[:1], seconds) if norms == "post" or embedding_norm else None,
+        bounds=_certified(models, few[:1], time_budget) if norms == "post" or embedding_norm else None,
     )
 
 
@@ -194,11 +194,11 @@ def continued(models: Sequence[nn.Module], truth: Tensor, seen: int) -> Tensor:
     return torch.stack(made)
 
 
-def _certified(models: Sequence[nn.Module], example: Tensor, seconds: float) -> Tensor:
+def _certified(models: Sequence[nn.Module], example: Tensor, time_budget: float) -> Tensor:
     found: list[Certificate | None] = []
     for model in models:
         try:
-            found.append(certify(model, example, time_budget=seconds))
+            found.append(certify(model, example, time_budget=time_budget))
         except UnboundedError:
             found.append(None)
     largest = [
@@ -363,12 +363,12 @@ EXPERIMENT = Experiment(
         },
         "dim": 64, "heads": 4, "depth": 2, "hidden": 128, "seeds": 3, "train_series": 256, "test_series": 32,
         "seen": 30, "last": 100, "epochs": 60, "batch_size": 32, "lr": 1e-3,
-        "factors": [1.0, 3.0, 10.0, 100.0, 1e4, 1e6], "certificate_seconds": 1.0,
+        "factors": [1.0, 3.0, 10.0, 100.0, 1e4, 1e6], "time_budget": 1.0,
     },
     quick={
         "variants": {"pre-LN": ["pre", False], "pre-LN, LN after the embedding": ["pre", True]},
         "dim": 16, "hidden": 32, "seeds": 1, "train_series": 128, "test_series": 4, "seen": 8, "last": 16,
-        "epochs": 40, "lr": 3e-3, "certificate_seconds": 0.2,
+        "epochs": 40, "lr": 3e-3, "time_budget": 0.2,
     },
     run=run,
     resumable=True,

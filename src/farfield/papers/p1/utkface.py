@@ -64,7 +64,7 @@ def run(
     other_seeds: int,
     group: int,
     certified: int,
-    certify_seconds: float,
+    time_budget: float,
     directions: int,
     farthest: float,
 ) -> ExperimentResult:
@@ -94,7 +94,7 @@ def run(
         measured[how[0], how[1]] = [together(name, [g[name] for g in groups]) for name in heads]
         if k == 0:
             first = restored(groups[0], heads, z.shape[1], shape, certified)
-            far = _far_fields(first, heads, problem, certified, certify_seconds, directions, farthest, seed)
+            far = _far_fields(first, heads, problem, certified, time_budget, directions, farthest, seed)
     steps.one()
     main = measured[scaling[0], scaling[1]]
     verdicts = (*_accuracy(main), *(_bounded(f) for f in far))
@@ -142,7 +142,7 @@ def _far_fields(
     heads: Mapping[str, tuple[str, float]],
     problem: AgeData,
     count: int,
-    seconds: float,
+    time_budget: float,
     directions: int,
     farthest: float,
     seed: int,
@@ -150,8 +150,8 @@ def _far_fields(
     return [
         far_field(
             name, models[k * count : (k + 1) * count], problem.x[: problem.near].double(),
-            seconds=seconds, directions=directions, farthest=farthest, centre=problem.centre, spread=problem.spread,
-            seed=seed,
+            time_budget=time_budget, directions=directions, farthest=farthest, centre=problem.centre,
+            spread=problem.spread, seed=seed,
         )
         for k, name in enumerate(heads)
     ]  # fmt: skip
@@ -330,10 +330,10 @@ EXPERIMENT = Experiment(
         "features_from": "mobilenet_v2", "scaling": ("none", "standard"),
         "other_scalings": (("standard", "standard"), ("none", "none")), "rows": None, "share": 0.9, "width": 128,
         "depth": 2, "bias_var": 0.01, "batch_size": 128, "epochs": 10, "seeds": 25, "other_seeds": 5, "group": 5,
-        "certified": 2, "certify_seconds": 15.0, "directions": 256, "farthest": 1e8,
+        "certified": 2, "time_budget": 15.0, "directions": 256, "farthest": 1e8,
     },
     quick={
-        "rows": 320, "seeds": 2, "other_seeds": 2, "group": 2, "certified": 1, "certify_seconds": 1.0, "epochs": 3,
+        "rows": 320, "seeds": 2, "other_seeds": 2, "group": 2, "certified": 1, "time_budget": 1.0, "epochs": 3,
         "directions": 32,
     },
     run=run,
