@@ -13,7 +13,7 @@ from farfield.gaussian._registry import ActivationLike
 from farfield.kernels._layers import Variance
 from farfield.kernels._mlp import mlp
 from farfield.kernels._network import NetworkKernel
-from farfield.kernels._program import Kind
+from farfield.kernels._program import KernelKind
 
 try:
     from gpytorch.constraints import Interval, Positive
@@ -33,7 +33,7 @@ class _InfiniteWidthKernel(Kernel):  # type: ignore[misc]
     """What the two kernels share: hyperparameters, and how a batch of them is evaluated."""
 
     has_lengthscale = False
-    kind: Kind
+    kind: KernelKind
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class NTKKernel(_InfiniteWidthKernel):
     3.3
     """
 
-    kind: Kind = "ntk"
+    kind: KernelKind = "ntk"
 
 
 class NNGPKernel(_InfiniteWidthKernel):
@@ -269,4 +269,4 @@ class NNGPKernel(_InfiniteWidthKernel):
     torch.Size([2, 2])
     """
 
-    kind: Kind = "nngp"
+    kind: KernelKind = "nngp"

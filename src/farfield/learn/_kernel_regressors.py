@@ -23,7 +23,7 @@ __all__ = ["InfiniteWidthRegressor", "NNGPRegressor", "NTKRegressor"]
 class InfiniteWidthRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """What every estimator here shares: the network, the scaling of data, the bounds of what was fitted."""
 
-    kind: Literal["ntk", "nngp"]
+    kind: kernels.KernelKind
 
     def _network(self) -> kernels.NetworkKernel:
         return kernels.mlp(
@@ -221,7 +221,7 @@ class NTKRegressor(_ExactRegressor):
     array([-1.823,  1.823])
     """
 
-    kind: Literal["ntk", "nngp"] = "ntk"
+    kind: kernels.KernelKind = "ntk"
 
 
 class NNGPRegressor(_ExactRegressor):
@@ -251,4 +251,4 @@ class NNGPRegressor(_ExactRegressor):
     array([0.008, 0.073])
     """
 
-    kind: Literal["ntk", "nngp"] = "nngp"
+    kind: kernels.KernelKind = "nngp"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from farfield import regression
+from farfield import kernels, regression
 from farfield.errors import InvalidValueError
 from farfield.learn._kernel_regressors import InfiniteWidthRegressor
 from farfield.learn._scaling import Array
@@ -71,7 +71,7 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
     True
     """
 
-    kind: Literal["ntk", "nngp"] = "ntk"
+    kind: kernels.KernelKind = "ntk"
 
     def __init__(
         self,

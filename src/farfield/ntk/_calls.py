@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 __all__ = ["ParameterCall", "Recording", "TrackedParameters"]
 
-Kind = Literal["linear", "transposed", "convolution", "embedding", "scale", "shift"]
+CallKind = Literal["linear", "transposed", "convolution", "embedding", "scale", "shift"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ParameterCall:
         Numbers that weight and bias were multiplied by on the way.
     """
 
-    kind: Kind
+    kind: CallKind
     weight: str | None
     bias: str | None
     options: tuple[tuple[str, Any], ...] = ()

@@ -27,7 +27,7 @@ from farfield.ntk._transforms import ordinary
 
 __all__ = ["MethodChoice", "choose_method", "empirical_ntk", "layer_contributions", "sketch_ntk"]
 
-Method: TypeAlias = Literal["auto", "layerwise", "jacobian", "ntvp"]
+KernelMethod: TypeAlias = Literal["auto", "layerwise", "jacobian", "ntvp"]
 _METHODS = ("auto", "layerwise", "jacobian", "ntvp")
 
 
@@ -61,7 +61,7 @@ def empirical_ntk(
     *,
     outputs: Outputs = "trace",
     parameters: ParameterFilter = None,
-    method: Method = "auto",
+    method: KernelMethod = "auto",
     memory: int | str = "4GB",
     out: Tensor | NDArray[Any] | str | Path | None = None,
     checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
@@ -215,7 +215,7 @@ def choose_method(
         return _choose(_KernelJob.of(model, x1, x2, outputs, parameters), "auto", memory)
 
 
-def _choose(job: _KernelJob, method: Method, memory: int | str) -> MethodChoice:
+def _choose(job: _KernelJob, method: KernelMethod, memory: int | str) -> MethodChoice:
     if method not in _METHODS:
         raise InvalidValueError(
             f"A method is one of {', '.join(_METHODS)}, got {method!r}. For estimates from random directions "
@@ -244,7 +244,7 @@ def _choose(job: _KernelJob, method: Method, memory: int | str) -> MethodChoice:
     return MethodChoice("ntvp", reason, side, side, 0)
 
 
-def _cheapest(factors: int, rows: int, budget: int) -> tuple[Method, str]:
+def _cheapest(factors: int, rows: int, budget: int) -> tuple[KernelMethod, str]:
     if 8 * min(rows, factors) > budget:
         kind = "factors" if factors < rows else "Jacobians"
         return "ntvp", (

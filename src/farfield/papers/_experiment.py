@@ -13,14 +13,11 @@ from typing import Any
 from farfield._provenance import provenance
 from farfield._typing import JSON
 from farfield.data import is_here
-from farfield.engine import fingerprint
+from farfield.engine import Progress, fingerprint
 from farfield.report import Figure, Table, save_figure
 from farfield.report._data import plain
 
 __all__ = ["ClaimVerdict", "Experiment", "ExperimentResult", "Progress", "missing", "run_experiment"]
-
-Progress = Callable[[int, int], None]
-"""Called as ``progress(done, total)`` while an experiment runs."""
 
 
 @dataclass(frozen=True)

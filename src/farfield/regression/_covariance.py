@@ -6,18 +6,17 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
-from farfield.kernels import KernelFunction, NetworkKernel
+from farfield.kernels import KernelFunction, KernelKind, NetworkKernel
 
 __all__ = [
     "Covariance",
-    "Kind",
     "MatrixTile",
     "Work",
     "cross",
@@ -27,8 +26,6 @@ __all__ = [
     "resolve",
     "symmetric_product",
 ]
-
-Kind: TypeAlias = Literal["ntk", "nngp"]
 
 _SIDE = 2048
 """Largest side of a recomputed tile: the kernel's own tiles are smaller, its preparation per call is amortised."""
@@ -86,7 +83,9 @@ class Work:
         )
 
 
-def resolve(kernel: NetworkKernel | Covariance, kind: Kind) -> tuple[Covariance, NetworkKernel | None, Kind]:
+def resolve(
+    kernel: NetworkKernel | Covariance, kind: KernelKind
+) -> tuple[Covariance, NetworkKernel | None, KernelKind]:
     """The kernel as a function of inputs, the network it belongs to if there is one, and which kernel of it."""
     if isinstance(kernel, NetworkKernel):
         return kernel.function(kind), kernel, kind

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from farfield import engine as engines
 from farfield._typing import Float
-from farfield.kernels import NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, identity, resolve
+from farfield.kernels import KernelKind, NetworkKernel
+from farfield.regression._covariance import Covariance, identity, resolve
 from farfield.regression._data import budget, checked_data
 from farfield.regression._job import FitJob
 from farfield.regression._posterior import Posterior
@@ -25,7 +25,7 @@ def fit(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, "n ..."],
     *,
-    kind: Kind = "ntk",
+    kind: KernelKind = "ntk",
     noise: float = 0.0,
     jitter: float | Literal["auto"] = "auto",
     solver: Literal["auto", "cholesky", "pcg"] = "auto",

@@ -12,8 +12,8 @@ from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.geometry.spectrum import Eigenvalue
-from farfield.kernels import NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, resolve
+from farfield.kernels import KernelKind, NetworkKernel
+from farfield.regression._covariance import Covariance, resolve
 from farfield.regression._data import budget, checked_data
 from farfield.regression._job import FitJob
 from farfield.regression._posterior import Posterior
@@ -111,7 +111,7 @@ def gradient_flow(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, "n ..."],
     *,
-    kind: Kind = "ntk",
+    kind: KernelKind = "ntk",
     learning_rate: float = 1.0,
     engine: str | engines.Engine = "auto",
     memory: int | str = "auto",

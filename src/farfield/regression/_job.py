@@ -11,8 +11,8 @@ from torch import Tensor
 
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
-from farfield.kernels import KernelFunction, NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, MatrixTile, Work
+from farfield.kernels import KernelFunction, KernelKind, NetworkKernel
+from farfield.regression._covariance import Covariance, MatrixTile, Work
 from farfield.regression._data import refuse_conflicts
 
 __all__ = ["FitJob", "Solver"]
@@ -49,7 +49,7 @@ class FitJob:
 
     kernel: Covariance
     network: NetworkKernel | None
-    kind: Kind
+    kind: KernelKind
     x: Tensor
     y: Tensor
     single: bool

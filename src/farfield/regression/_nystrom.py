@@ -12,9 +12,9 @@ from torch import Tensor
 from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError
-from farfield.kernels import NetworkKernel
+from farfield.kernels import KernelKind, NetworkKernel
 from farfield.regression import _bounds as bounds
-from farfield.regression._covariance import Covariance, Kind, Work, checked, multiply, resolve
+from farfield.regression._covariance import Covariance, Work, checked, multiply, resolve
 from farfield.regression._data import checked_data
 
 __all__ = ["Accumulate", "Nystrom", "NystromPosterior", "Sums", "add_sums"]
@@ -130,7 +130,7 @@ class Nystrom:
         kernel: NetworkKernel | Covariance,
         landmarks: Float[Tensor, "m d"],
         *,
-        kind: Kind = "ntk",
+        kind: KernelKind = "ntk",
         dtype: torch.dtype = torch.float64,
         memory: int | str = "256MB",
     ) -> None:

@@ -20,11 +20,11 @@ from farfield.papers._curves import digits, exponent
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Heatmap, Panel, Series, Table
 
-Placement = str | Sequence[int] | None
+NormPlacement = str | Sequence[int] | None
 
 
 def network(
-    where: Placement, *, width: int, depth: int, activation: str, bias_var: float, seed: int
+    where: NormPlacement, *, width: int, depth: int, activation: str, bias_var: float, seed: int
 ) -> nn.Module:
     """A network drawn at random in the parametrisation of :func:`farfield.kernels.mlp`, one input, one output."""
     return MLP(
@@ -68,7 +68,7 @@ def run(
     *,
     progress: Progress,
     seed: int,
-    networks: Mapping[str, Placement],
+    networks: Mapping[str, NormPlacement],
     activation: str,
     depth: int,
     bias_var: float,

@@ -15,7 +15,7 @@ from torch import Tensor
 from farfield.kernels import mlp
 from farfield.ntk import empirical_ntk
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p1.fig2_finite import Placement, network
+from farfield.papers.p1.fig2_finite import NormPlacement, network
 from farfield.report import Figure, Panel, Series, Table
 
 
@@ -23,7 +23,7 @@ def run(
     *,
     progress: Progress,
     seed: int,
-    networks: Mapping[str, Placement],
+    networks: Mapping[str, NormPlacement],
     activation: str,
     depth: int,
     bias_var: float,

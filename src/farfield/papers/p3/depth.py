@@ -20,7 +20,7 @@ from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Panel, Series, Table
 
-Rule = Literal["paper", "fold"]
+FoldRule = Literal["paper", "fold"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Built:
     failed: str = ""
 
 
-def build(rule: Rule, classes: int, m: int, dimensions: int, seed: int) -> Built:
+def build(rule: FoldRule, classes: int, m: int, dimensions: int, seed: int) -> Built:
     """Random points in so many dimensions, random labels, and the network of a rule for them in float64."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(m, dimensions, generator=draw, dtype=torch.float64)
