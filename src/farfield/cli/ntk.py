@@ -37,9 +37,9 @@ def ntk(
     method: Annotated[
         Literal["auto", "layerwise", "jacobian", "ntvp"], typer.Option(help="How it is computed.")
     ] = "auto",
-    memory: Annotated[str, typer.Option(help="For everything but the result.")] = "4GB",
+    memory: Annotated[str, typer.Option(help="Memory budget, excluding the result.")] = "4GB",
     double: Annotated[bool, typer.Option("--double", help="Compute in double precision.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the random batch.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random batch.")] = 0,
     vocabulary: Annotated[int, typer.Option(help="Random integers are below this.")] = 100,
     out: Annotated[Path | None, typer.Option(help="Write the kernel to this .npy file.")] = None,
     checkpoint: Annotated[

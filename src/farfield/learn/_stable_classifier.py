@@ -26,7 +26,8 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
 
     A plain network's logits grow without limit, so far from the data some class gets probability 1. With a norm that
     cuts every path the logits are bounded, and with them every probability: ``output_range_`` has the interval for
-    each class, proved for the fitted weights. *Bounded* is not *correct*: an input from nowhere still gets a class.
+    each class, proved for the fitted weights. A bound is not a claim of accuracy: an input
+    far from all data still gets a class.
 
     Parameters are those of :class:`StableMLPRegressor`, with
 

@@ -26,8 +26,8 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
 
     An ensemble of multilayer perceptrons from different seeds, trained at once. With a norm that cuts every path from
     input to output the predictor is bounded on all of Rⁿ (P1), and ``output_range_`` is an interval, proved for the
-    fitted weights, that no prediction leaves. *Bounded* is not *correct*: far from the data a prediction is some
-    value in that interval.
+    fitted weights, that no prediction leaves. A bound is not a claim of accuracy: far from the data a prediction is
+    some value in that interval.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     standardize
         Inputs and targets to mean 0 and variance 1 before training.
     time_budget
-        Time for proving ``output_range_``, when it is first asked for. More time, a tighter interval; it holds
-        whenever the search ends.
+        Seconds that the proof of ``output_range_`` may take when it is first read. The interval holds whenever the
+        search ends; more time makes it tighter.
     random_state
         Seed, RandomState or None.
     verbose

@@ -98,7 +98,7 @@ def empirical_ntk(
     method
         ``"auto"`` (see :func:`choose_method`), ``"layerwise"``, ``"jacobian"`` or ``"ntvp"``.
     memory
-        Budget for everything but the result.
+        Memory budget, excluding the result.
     out
         Where to write the result: a tensor, an array, or the path of a ``.npy`` file, which is created and
         memory-mapped. For ``"full"`` it has the shape (K, K, n, m), and the result is a view of it.
@@ -314,7 +314,7 @@ def layer_contributions(
     """Each parameter's part of the kernel's trace, (n, m) each; they sum to :func:`empirical_ntk`.
 
     A bias that is used only together with its weight is counted with it; a parameter that no output depends on
-    is left out. ``memory`` is for everything but the results.
+    is left out. ``memory`` is the budget, excluding the results.
 
     Examples
     --------
