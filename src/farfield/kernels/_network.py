@@ -339,7 +339,7 @@ class NetworkKernel:
         return found
 
     def _values(self) -> tuple[float, ...]:
-        """Of the variances given as tensors, which an optimiser may have changed in place."""
+        """Values of the variances given as tensors, which an optimizer may have changed in place."""
         return tuple(float(t.detach()) for t in _tensors(self.layers))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -401,7 +401,7 @@ def _span(rows1: Rows, rows2: Rows) -> tuple[float, float]:
 
 
 def _bytes(task: TableTile | WalkTile) -> int:
-    """Of temporaries, an entry."""
+    """Bytes of temporaries that one entry takes."""
     return 40 if isinstance(task, TableTile) else 160
 
 

@@ -89,7 +89,7 @@ class Interpolant:
 
     @property
     def degree(self) -> int:
-        """Of the polynomials."""
+        """Degree of the polynomials."""
         return self.coefficients.shape[-1] - 1
 
     @functools.cached_property

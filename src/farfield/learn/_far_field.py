@@ -51,7 +51,7 @@ class FarFieldReport:
     directions: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain lists and numbers."""
+        """Return the report as plain lists and numbers."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -42,7 +42,7 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
     selection
         How landmarks are chosen from a random sample of 10·m rows: ``"greedy"`` (pivoted Cholesky) or ``"uniform"``.
     precision
-        Of features and their products, ``"float64"`` or ``"float32"``.
+        Precision of features and their products, ``"float64"`` or ``"float32"``.
     memory
         Budget for the features of a chunk of rows.
     random_state

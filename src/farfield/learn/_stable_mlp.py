@@ -30,9 +30,9 @@ from farfield.nn import MLP
 __all__ = ["StableMLP"]
 
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 60, 200
-"""Of ``max_epochs="auto"``: epochs for about so many steps, within these limits."""
+"""What ``max_epochs="auto"`` means: epochs for about so many steps, within these limits."""
 _LEAST_BATCH, _MOST_BATCH, _BATCHES = 64, 256, 16
-"""Of ``batch_size="auto"``: so many batches an epoch, of a size within these limits."""
+"""What ``batch_size="auto"`` means: so many batches an epoch, of a size within these limits."""
 _VALIDATED = 1000
 """Rows from which ``early_stopping="auto"`` holds some of them out."""
 _DOUBLE = 200

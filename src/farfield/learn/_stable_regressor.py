@@ -51,7 +51,8 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     batch_size
         Rows in a step; None for all. ``"auto"``: a sixteenth of the rows, from 64 to 256.
     learning_rate, schedule, weight_decay
-        Of AdamW; Adam without decay. ``schedule`` is ``"cosine"`` (towards 0 at the end) or ``"constant"``.
+        Settings of AdamW, or of Adam if there is no decay. ``schedule`` is ``"cosine"`` (towards 0 at the end) or
+        ``"constant"``.
     early_stopping
         Hold out ``validation_fraction`` of the rows, others for every member, and keep each member's best epoch,
         stopping after ``patience`` epochs without one. ``"auto"``: from 1,000 rows on.

@@ -149,7 +149,7 @@ def sweep(
         :class:`~farfield.data.Dataset`, or a function of the seed that gives one, at the top of a module so that it
         can be sent to another process.
     seeds
-        Of splits and estimators.
+        Seeds of splits and estimators.
     blown_up
         How many times farther from the training mean the held-out rows are moved for ``worst_blown_up``.
     engine

@@ -171,7 +171,7 @@ class Recording:
         return None if name in self.opaque else name
 
     def factor(self, value: Any) -> float:
-        """By which a parameter was multiplied to give this tensor."""
+        """The factor by which a parameter was multiplied to give this tensor."""
         return self.multiples[id(value)][1] if id(value) in self.multiples else 1.0
 
     def multiple(self, value: Tensor, of: Tensor, factor: float) -> None:

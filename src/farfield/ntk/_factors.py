@@ -47,7 +47,7 @@ class Outer:
     ones: Literal["left", "right"] | None = None
 
     def __getitem__(self, rows: slice) -> Outer:
-        """Of some of the inputs."""
+        """The factors of some of the inputs."""
         return Outer(self.left[rows], self.right[rows], self.ones)
 
 

@@ -91,7 +91,7 @@ def _dense(a: Tensor, b: Tensor, trace: bool) -> Tensor:
 
 
 def _gradient_bytes(term: Outer) -> int:
-    """Of one input's gradient, formed."""
+    """Bytes of one input's gradient, once it is formed."""
     outputs = max(term.left.shape[1], term.right.shape[1])
     size = term.left.shape[2] * term.left.shape[4] * term.right.shape[4]
     return outputs * size * term.left.element_size()

@@ -44,7 +44,7 @@ class Selection:
 
     @property
     def index(self) -> tuple[int, ...]:
-        """Of the one output that is meant."""
+        """Index of the one output that is selected."""
         assert not isinstance(self.outputs, str)
         return self.outputs if isinstance(self.outputs, tuple) else (self.outputs,)
 

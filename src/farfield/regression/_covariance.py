@@ -30,7 +30,7 @@ __all__ = [
 _SIDE = 2048
 """Largest side of a recomputed tile: the kernel's own tiles are smaller, its preparation per call is amortised."""
 _BYTES = 48
-"""Of a tile's result and temporaries, an entry."""
+"""Bytes that a tile takes for one entry: its result and temporaries."""
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ class Work:
     memory: int
 
     def side(self) -> int:
-        """Of square tiles."""
+        """The side of square tiles."""
         return min(
             _SIDE,
             engines.tile_height(
@@ -70,7 +70,7 @@ class Work:
         )
 
     def height(self, columns: int) -> int:
-        """Of tiles that span whole rows."""
+        """The height of tiles that span whole rows."""
         return min(
             _SIDE,
             engines.tile_height(

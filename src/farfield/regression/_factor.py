@@ -30,7 +30,7 @@ class CholeskyFactor:
     matrix
         L and K as said, row-major.
     diagonal
-        Of K.
+        The diagonal of K.
     shift
         s.
     """
@@ -78,7 +78,7 @@ def factorize(
     matrix
         K, symmetric, row-major; overwritten below the diagonal.
     diagonal
-        Of K.
+        The diagonal of K.
     shift
         s ≥ 0.
     again

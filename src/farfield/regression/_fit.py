@@ -48,7 +48,7 @@ def fit(
     Parameters
     ----------
     kernel
-        Of a network, or any :class:`Covariance`.
+        The kernel of a network, or any :class:`Covariance`.
     x, y
         Inputs, one a row, and their targets.
     kind
@@ -62,14 +62,14 @@ def fit(
     solver
         ``"auto"`` is ``"cholesky"`` if the matrix fits the memory.
     precision
-        Of the Cholesky factor. ``"float32"`` takes half the memory and about half the time, and its solution
-        is corrected by conjugate gradients on kernel tiles recomputed in float64, with the factor as
+        Precision of the Cholesky factor. ``"float32"`` takes half the memory and about half the time, and its
+        solution is corrected by conjugate gradients on kernel tiles recomputed in float64, with the factor as
         preconditioner.
     rank
-        Of the preconditioner of ``"pcg"``, a pivoted Cholesky factor of n × rank; ``"auto"`` is 1000, or less
+        Rank of the preconditioner of ``"pcg"``, a pivoted Cholesky factor of n × rank; ``"auto"`` is 1000, or less
         for small n and memory.
     iterations
-        Of conjugate gradients, at most.
+        Most iterations of conjugate gradients.
     keep_tiles
         For ``"pcg"``: compute the tiles of the matrix once and keep them with the engine's workers, 4n² bytes over
         all of them, instead of computing them anew in every step. The result is the same to the last bit.
@@ -78,8 +78,8 @@ def fit(
         Where kernel tiles run: ``"auto"``, ``"local"``, ``"ray"`` or an :class:`farfield.engine.Engine`. The result
         is the same to the last bit if tasks compute with as many torch threads.
     memory
-        For everything: matrix, preconditioner, tiles. ``"auto"`` is 60% of the machine's. Workers in other processes
-        have as much each for their tiles.
+        Memory budget for everything: matrix, preconditioner, tiles. ``"auto"`` is 60% of the machine's. Workers in
+        other processes have as much each for their tiles.
     tolerance
         Largest relative residual ‖y − (K + sI)α‖/‖y‖ of any output.
     progress

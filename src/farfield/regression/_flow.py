@@ -50,7 +50,7 @@ class _FlowSystem(System):
         return (self._factors()[:, None] * half * half).sum(0)
 
     def smallest_eigenvalue(self) -> Eigenvalue:
-        """Of K."""
+        """The smallest eigenvalue of K, with its rounding."""
         rounding = len(self.values) * torch.finfo(torch.float64).eps * float(self.values[-1])
         return Eigenvalue(float(self.values[0]), rounding, "dense")
 

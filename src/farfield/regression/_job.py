@@ -75,7 +75,7 @@ class FitJob:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of a stored matrix."""
+        """The dtype of a stored matrix."""
         return torch.float64 if self.precision == "float64" else torch.float32
 
     @property

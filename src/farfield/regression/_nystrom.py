@@ -102,13 +102,13 @@ class Nystrom:
     Parameters
     ----------
     kernel
-        Of a network, or any :class:`Covariance`.
+        The kernel of a network, or any :class:`Covariance`.
     landmarks
         z, shape (m, d); see :func:`landmarks`.
     kind
         ``"ntk"`` or ``"nngp"``, if the kernel is a :class:`farfield.kernels.NetworkKernel`.
     dtype
-        Of the features k(x, z) and their products within 4096 rows. float32 is about twice as fast, and its
+        Type of the features k(x, z) and of their products within 4096 rows. float32 is about twice as fast, and its
         predictions are good to about three digits.
     memory
         Budget for the features of a chunk.

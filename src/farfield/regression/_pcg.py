@@ -115,7 +115,7 @@ def conjugate_gradients(
     job
         How many iterations it may take, who is told of each, and the checkpoint that keeps the iterate.
     tolerance
-        Of the relative residual; the job's own, or a larger one where a rough solution will do.
+        Largest relative residual; the job's own, or a larger one where a rough solution will do.
     key
         Names the iterate in the checkpoint: a run with the same key goes on from it.
 

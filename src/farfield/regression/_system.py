@@ -40,7 +40,7 @@ class System(ABC):
 
     @abstractmethod
     def smallest_eigenvalue(self) -> Eigenvalue:
-        """Of A."""
+        """The smallest eigenvalue of A, with an error estimate."""
 
     @abstractmethod
     def quadratic(self, b: Tensor, tolerance: float) -> Tensor:
@@ -53,7 +53,7 @@ class System(ABC):
 
 @dataclass(frozen=True)
 class DenseSystem(System):
-    """By a Cholesky factor in float64, with refinement against K, which lies above it."""
+    """Solves by a Cholesky factor in float64, and refines against K, which is stored above the factor."""
 
     factor: CholeskyFactor
     shift: float
@@ -109,7 +109,7 @@ class DenseSystem(System):
 
 @dataclass(frozen=True)
 class TiledSystem(System):
-    """By conjugate gradients on tiles that are recomputed in every product, or kept where they were computed.
+    """Solves by conjugate gradients on tiles that are recomputed in every product, or kept where they were computed.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class TiledSystem(System):
     shift
         s.
     preconditioner
-        Of rank r, or a Cholesky factor in float32.
+        A preconditioner of rank r, or a Cholesky factor in float32.
     """
 
     job: FitJob
