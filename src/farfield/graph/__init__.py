@@ -1,7 +1,7 @@
 """A model as a program: typed nodes over registered operators.
 
 Holds: ``capture`` (module, exported program or file → ``Program``), the operator registry, the reference
-interpreter, recognition of norms. May import: errors, _typing. Never: judges what a program does far away.
+interpreter, recognition of norms. May import: gaussian, errors, _typing. Never: judges what a program does far away.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from farfield.growth._paths import (
     escape_paths,
     insertion_cut,
 )
-from farfield.growth._profile import Profile, profile, profile_names
 from farfield.growth._rate import Rate
 from farfield.growth._registry import (
     Site,
@@ -47,7 +46,6 @@ __all__ = [
     "Horizon",
     "Jet",
     "Kind",
-    "Profile",
     "Rate",
     "Reason",
     "Site",
@@ -66,8 +64,6 @@ __all__ = [
     "horizon",
     "insertion_cut",
     "jet_rule_names",
-    "profile",
-    "profile_names",
     "register_growth_rule",
     "register_jet_rule",
     "unregister_growth_rule",

@@ -1,7 +1,7 @@
 """Every node of a program between two tensors.
 
 Holds: intervals entry by entry, rounded outwards; a rule per operator; their propagation through a program.
-May import: growth, graph, errors, _typing. Never: relates one entry to another, optimises a bound, renders.
+May import: growth, graph, gaussian, errors, _typing. Never: relates one entry to another, optimises a bound, renders.
 """
 
 from __future__ import annotations
