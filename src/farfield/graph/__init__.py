@@ -2,7 +2,7 @@
 
 Holds: ``capture`` (module, exported program or file → ``Program``), the operator registry, the reference
 interpreter, recognition of norms.
-May import: errors, _regular_file.
+May import: errors, gaussian, _regular_file.
 Never: judges what a program does far away.
 """
 

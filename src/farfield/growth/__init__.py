@@ -2,7 +2,7 @@
 
 Holds: sided growth rates and their rules, escape paths and cuts, jets at infinity and the horizon, witnesses
 of unboundedness, verdicts.
-May import: errors, graph.
+May import: errors, gaussian, graph.
 Never: promises a number for every input (that is certify's), renders a report, or changes a model.
 """
 
@@ -24,7 +24,6 @@ from farfield.growth._paths import (
     escape_paths,
     insertion_cut,
 )
-from farfield.growth._profile import Profile, profile, profile_names
 from farfield.growth._rate import Rate
 from farfield.growth._registry import (
     Site,
@@ -48,7 +47,6 @@ __all__ = [
     "Horizon",
     "Jet",
     "Kind",
-    "Profile",
     "Rate",
     "Reason",
     "Site",
@@ -67,8 +65,6 @@ __all__ = [
     "horizon",
     "insertion_cut",
     "jet_rule_names",
-    "profile",
-    "profile_names",
     "register_growth_rule",
     "register_jet_rule",
     "unregister_growth_rule",

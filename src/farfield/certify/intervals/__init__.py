@@ -1,7 +1,7 @@
 """Every node of a program between two tensors.
 
 Holds: intervals entry by entry, rounded outwards; a rule per operator; their propagation through a program.
-May import: errors, graph, growth, _typing.
+May import: errors, gaussian, graph, growth, _typing.
 Never: relates one entry to another, optimises a bound, renders.
 """
 

@@ -1,7 +1,7 @@
 """The operators farfield knows, one family per file.
 
 Holds: for each operator its name, the captured functions that mean it, how it computes, examples.
-May import: errors, graph.
+May import: errors, gaussian, graph.
 Never: says how an operator grows or bounds its input.
 """
 

@@ -1,7 +1,7 @@
 """Jet rules, one operator family per file.
 
 Holds: for each operator, what it does to a truncated series in λ along a ray.
-May import: growth.
+May import: gaussian, graph, growth.
 Never: looks at a whole program, searches or judges.
 """
 

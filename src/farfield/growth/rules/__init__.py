@@ -1,7 +1,7 @@
 """Growth rules, one operator family per file.
 
 Holds: for each operator, what its value can do as inputs grow, given what its operands can do.
-May import: growth.
+May import: gaussian, graph, growth.
 Never: looks at a whole program or evaluates a model.
 """
 
