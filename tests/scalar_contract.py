@@ -428,15 +428,13 @@ def check_image(f: ScalarFunction, case: Case) -> None:
     picks = torch.randint(0, len(xs), (300, 2), generator=generator).sort(1).values.tolist()
     pairs = [(xs[a], xs[b]) for a, b in picks] + [(x, x) for x in xs[::7]] + list(itertools.pairwise(xs))[::5]
     pairs += [(-math.inf, x) for x in xs[::40]] + [(x, math.inf) for x in xs[::40]] + [(-math.inf, math.inf)]
-    lows, highs = f.image(
-        *(torch.tensor(list(ends), dtype=torch.float64) for ends in zip(*pairs, strict=True))
-    )
-    inside = {x: (case.function(mp.mpf(x)), case.curve(mp.mpf(x))) for x in xs}
-    for (a, b), low, high in zip(pairs, lows.tolist(), highs.tolist(), strict=True):
-        chosen = [x for x in xs if a <= x <= b]
-        for x in {*chosen[:2], *chosen[-2:], *chosen[:: max(1, len(chosen) // 12)]}:
-            for value in inside[x]:
-                assert mp.mpf(low) <= value <= mp.mpf(high), (a, b, x)
+    lo, hi = (torch.tensor(list(ends), dtype=torch.float64) for ends in zip(*pairs, strict=True))
+    for image, twin in ((f.image, case.function), (f.rough_image, case.curve)):
+        inside = {x: twin(mp.mpf(x)) for x in xs}
+        for (a, b), low, high in zip(pairs, *(end.tolist() for end in image(lo, hi)), strict=True):
+            chosen = [x for x in xs if a <= x <= b]
+            for x in {*chosen[:2], *chosen[-2:], *chosen[:: max(1, len(chosen) // 12)]}:
+                assert mp.mpf(low) <= inside[x] <= mp.mpf(high), (a, b, x)
 
 
 CHECKS: Final[dict[str, Callable[[ScalarFunction, Case], None]]] = {

@@ -147,7 +147,7 @@ class Chain:
             if len(found) == len(curves) and not units.curves:
                 found.append(_power_of_two(torch.maximum(lo.abs(), hi.abs())))
             unit = units.curves[len(curves)] if units.curves else found[len(curves)]
-            low, high = step.curve.image(lo, hi)
+            low, high = step.curve.rough_image(lo, hi)
             scaled = matrix / unit[:, None]
             moved = source.spread(scaled) if box is None else torch.linalg.matrix_norm(scaled, 2) * reach
             reach = torch.minimum(  # ‖σ(z)‖ ≤ ‖σ(b)‖ + sup|σ′|·‖z − b‖

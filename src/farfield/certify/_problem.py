@@ -316,7 +316,7 @@ class _Assembly:
                 index,
             )
         )
-        low, high = function.image(lo, hi)
+        low, high = function.rough_image(lo, hi)
         self.ranges[index] = (low / unit, high / unit)
         size = torch.maximum(low.abs(), high.abs()) / unit
         self.norms[index] = min(

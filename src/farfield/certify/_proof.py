@@ -252,7 +252,7 @@ def _curve_maxima(
     """Max over [lo, hi] of sσ + Tσ² + Eσz − Θz² − rz, never below the truth; |s_true − s| ≤ rough."""
     lo, hi, unit, scalar = curve.lo, curve.hi, curve.unit, curve.scalar
     z_top = torch.maximum(lo.abs(), hi.abs())
-    low, high = scalar.image(lo * unit, hi * unit)
+    low, high = scalar.rough_image(lo * unit, hi * unit)
     y_top = torch.maximum(low.abs(), high.abs()) / unit
     size = (
         (s.abs() + rough) * y_top

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -143,7 +142,7 @@ class ScalarFunction:
     def image(
         self, lo: Tensor, hi: Tensor, ends: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Entry by entry an interval that contains σ([lo, hi]) and the smooth function's; ends may be infinite.
+        """Entry by entry an interval that contains σ([lo, hi]); ends may be infinite.
 
         The values at both ends and around what lies between (the valley, falling jumps), rounded outwards, within
         the range; float64. All of the range where the shape is ``other``. ``ends`` are the values at both ends, where
@@ -151,11 +150,9 @@ class ScalarFunction:
         """
         if self.shape == "other":
             return torch.full_like(lo, self.lo), torch.full_like(hi, self.hi)
-        functions = (self.function,) if self.smooth is None else (self.function, self.smooth)
-        values = ends or [self._at(f, x) for f in functions for x in ((lo,) if hi is lo else (lo, hi))]
-        low = high = values[0]
-        for value in values[1:]:
-            low, high = torch.minimum(low, value), torch.maximum(high, value)
+        first = self._at(lo) if ends is None else ends[0]
+        last = ends[1] if ends else first if hi is lo else self._at(hi)
+        low, high = torch.minimum(first, last), torch.maximum(first, last)
         for place, before, after in self.jumps:
             if after < before:
                 room = PLACE * abs(place)
@@ -171,14 +168,21 @@ class ScalarFunction:
             low = torch.where(inside, self.lo, low)
         return low.clamp_min(self.lo), high.clamp_max(self.hi)
 
-    def _at(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """A function's values, with the limits at ±∞."""
+    def rough_image(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`image`, of the smooth function as well."""
+        low, high = self.image(lo, hi)
+        return low - self.roughness, high + self.roughness
+
+    def _at(self, x: Tensor) -> Tensor:
+        """σ(x), with the limits at ±∞."""
         finite = torch.isfinite(x)
         if bool(finite.all()):
-            return function(x)
+            return self.function(x)
         # Two plain numbers would be float32.
         left, right = (x.new_tensor(self.limit(side)) for side in ("left", "right"))
-        return torch.where(finite, function(torch.where(finite, x, 0.0)), torch.where(x < 0, left, right))
+        return torch.where(
+            finite, self.function(torch.where(finite, x, 0.0)), torch.where(x < 0, left, right)
+        )
 
     def _lost(self, value: Tensor, far: Tensor) -> Tensor:
         """What evaluation may have lost; a value of 0 at 0 is exact."""
