@@ -66,7 +66,7 @@ def audit(
     if isinstance(example_inputs, Tensor):
         example_inputs = (example_inputs,)
     program = model if isinstance(model, Program) else capture(model, example_inputs)
-    report = analyse(program, example_inputs, generator=generator)
+    report = analyse(model, example_inputs, program=program, generator=generator)
     module = model if isinstance(model, nn.Module) else None
     leaves = tuple(t for t in torch.utils._pytree.tree_leaves(example_inputs) if isinstance(t, Tensor))
     context = Context(report, module, leaves)

@@ -25,7 +25,7 @@ from farfield.graph._simplify import simplify
 from farfield.graph._symbolic import trace_model
 from farfield.graph.recognition import recognise
 
-__all__ = ["CaptureError", "capture"]
+__all__ = ["CaptureError", "capture", "unwrapped"]
 
 _ORDER: tuple[CaptureMethod, ...] = ("export", "fx", "modules")
 
@@ -88,7 +88,7 @@ def capture(
     wanted: Mapping[str, InputKind] = dict(kinds or {})
     if isinstance(model, str | Path):
         model = _load(Path(model))
-    model = _unwrapped(model)
+    model = unwrapped(model)
     if isinstance(model, ExportedProgram):
         lowering, outputs = lower_exported(model, wanted)
         program = _program(lowering, outputs, "export", exported_modules(model), ())
@@ -124,7 +124,8 @@ def _captured(
         try:
             if method == "export":
                 exported = export_model(model, args, kwargs, dynamic_batch=dynamic_batch)
-                return _program(*lower_exported(exported, kinds), method, modules, lost)
+                program = _program(*lower_exported(exported, kinds), method, modules, lost)
+                return replace(program, guards=tuple(getattr(exported, "_guards_code", ()) or ()))
             fixed = "torch.fx fixes every size to the example's."
             return _program(*trace_model(model, args, kwargs, kinds), method, modules, [*lost, fixed])
         except Exception as error:  # tracers raise whatever the model's code runs into
@@ -167,7 +168,7 @@ def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
         ) from error
 
 
-def _unwrapped(model: Any) -> nn.Module | ExportedProgram:
+def unwrapped(model: Any) -> nn.Module | ExportedProgram:
     """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``."""
     while isinstance(model, nn.Module):
         inner = getattr(model, "_orig_mod", None)

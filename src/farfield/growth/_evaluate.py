@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
-from farfield.graph import Program
-from farfield.graph._interpret import compute_node
+from farfield.graph import Program, call_model, compute_node
 from farfield.growth._step import learn_sizes, resolved
 
 __all__ = ["Evaluator", "evaluate_output"]
@@ -56,7 +54,8 @@ class Evaluator:
         """The value of one output."""
         if self.module is not None:
             try:
-                found = self._run(self.module, inputs)
+                with torch.random.fork_rng(devices=[]):
+                    found = call_model(self.module, self.example_inputs, inputs)
             except Exception:  # a forward that builds its own float32 tensors, say, does not run in float64
                 self.module = None
             else:
@@ -64,20 +63,6 @@ class Evaluator:
                     return found[output].to(torch.float64)
                 self.module = None
         return evaluate_output(self.program, inputs, self.program.outputs[output]).to(torch.float64)
-
-    def _run(self, module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
-        queue = list(inputs)
-        filled = tree_map(
-            lambda leaf: queue.pop(0) if isinstance(leaf, Tensor) else leaf, self.example_inputs
-        )
-        with torch.random.fork_rng(devices=[]):
-            if isinstance(filled, Tensor):
-                result = module(filled)
-            elif isinstance(filled, dict):
-                result = module(**filled)
-            else:
-                result = module(*filled)
-        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
 
 
 def evaluate_output(program: Program, inputs: Sequence[Tensor], name: str) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from farfield.errors import InvalidValueError
-from farfield.graph import OpaqueNodeError, Program, capture
+from farfield.graph import OpaqueNodeError, Program, capture, differs
 from farfield.growth._analysis import Analysis, analyse_growth
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._extent import Reason
@@ -153,6 +153,7 @@ def analyse(
     model: nn.Module | ExportedProgram | Program | str | Path,
     example_inputs: Any = (),
     *,
+    program: Program | None = None,
     generator: torch.Generator | None = None,
     paths: int = 3,
 ) -> GrowthReport:
@@ -160,8 +161,9 @@ def analyse(
 
     BOUNDED is a theorem about real arithmetic: abstract interpretation with sound rules. UNBOUNDED comes with
     a direction and an exact rate, confirmed by evaluating the model in float64. Everything else is UNKNOWN,
-    with the node and the reason. Bounded does not mean correct: nothing is said about accuracy far from the
-    data.
+    with the node and the reason. Where the module is at hand, it and its program are first run side by side
+    (:func:`farfield.graph.differs`): what is proved of a program that is not the module is UNKNOWN. Bounded does
+    not mean correct: nothing is said about accuracy far from the data.
 
     Parameters
     ----------
@@ -169,6 +171,8 @@ def analyse(
         A module, an exported program, a file holding one, or a captured program.
     example_inputs
         As for :func:`farfield.graph.capture`. Inputs held still while others move stay at the first row.
+    program
+        The captured program, where there is one already.
     generator
         Source of the random directions; by default one of its own with seed 0.
     paths
@@ -180,7 +184,8 @@ def analyse(
     >>> analyse(model, (torch.zeros(2, 4),)).status
     <Status.BOUNDED: 'bounded'>
     """
-    program = model if isinstance(model, Program) else capture(model, example_inputs)
+    if program is None:
+        program = model if isinstance(model, Program) else capture(model, example_inputs)
     starts = _starts(program, example_inputs)
     rng = torch.Generator().manual_seed(0) if generator is None else generator
     analysis = analyse_growth(program)
@@ -198,8 +203,26 @@ def analyse(
         joint.append(_verdict(analysis, output, index, None, starts, evaluator, rng, paths, found))
         if single and analysis.alone:
             alone.append(replace(joint[-1], input=next(iter(analysis.alone))))
-    verdicts = (*joint, *alone)
-    return GrowthReport(_overall(joint), verdicts, analysis)
+    rests = [v for v in (*joint, *alone) if _rests_on_program(v)]
+    if isinstance(model, nn.Module) and rests:
+        text = differs(model, program, example_inputs)
+        if text is not None:
+            joint, alone = ([_withdrawn(v, text) for v in part] for part in (joint, alone))
+    return GrowthReport(_overall(joint), (*joint, *alone), analysis)
+
+
+def _rests_on_program(verdict: Verdict) -> bool:
+    """Whether it says nothing about a module that computes something else than the captured program."""
+    witness = verdict.witness
+    return verdict.status is Status.BOUNDED or (witness is not None and "program" in witness.evaluated)
+
+
+def _withdrawn(verdict: Verdict, text: str) -> Verdict:
+    if not _rests_on_program(verdict):
+        return verdict
+    return replace(
+        verdict, status=Status.UNKNOWN, witness=None, reason=Reason(verdict.output, text), cut=None
+    )
 
 
 def _overall(verdicts: Sequence[Verdict]) -> Status:
@@ -272,6 +295,8 @@ def _verdict(
     if witness is not None:
         return Verdict(Status.UNBOUNDED, output, moving, growth, witness, None, paths, cut)
     reason = growth.reason
+    if analysis.program.capture == "modules":
+        reason = Reason(output, f"the model could not be captured: {' '.join(analysis.program.unseen)}")
     if reason is None:
         way = f" along {paths[0]}" if paths else ""
         reason = Reason(output, f"not provably bounded ({growth}){way}, and no direction of growth was found")
