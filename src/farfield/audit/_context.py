@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
 from farfield.audit._result import Place
+from farfield.audit._sample import one_sample
 from farfield.graph import Node, Program
 from farfield.growth import BOUNDING_NORMS, EscapePath, GrowthReport, Status, Verdict
 
-__all__ = ["BOUNDING_NORMS", "CARRIERS", "Context", "by_stored_statistics", "one_row"]
+__all__ = ["BOUNDING_NORMS", "CARRIERS", "Context", "by_stored_statistics"]
 
 CARRIERS = frozenset({
     "identity", "reshape", "permute", "expand", "squeeze", "unsqueeze", "cast", "getitem", "dropout", "slice",
@@ -26,16 +27,6 @@ def by_stored_statistics(node: Node) -> bool:
     if node.op == "instance_norm":
         return not node.attributes.get("use_input_stats", True)
     return node.op == "batch_norm"
-
-
-def one_row(program: Program, inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-    """Inputs cut to their first row where the program's batch axis is dynamic, whole where it is fixed."""
-    if len(inputs) != len(program.inputs):
-        return None
-    return tuple(
-        t[:1] if t.dim() and isinstance(s.shape[0], str) else t
-        for t, s in zip(inputs, program.inputs, strict=True)
-    )
 
 
 @dataclass(frozen=True)
@@ -101,9 +92,9 @@ class Context:
                 return ()
         return tuple(dict.fromkeys(found))
 
-    def one_row(self) -> tuple[Tensor, ...] | None:
-        """The example inputs cut to one row each where the program leaves the batch free; None if they do not fit."""
-        return one_row(self.program, self.inputs)
+    def one_sample(self) -> tuple[Tensor, ...] | None:
+        """The example inputs cut to one row each where rows are samples; None if they do not fit."""
+        return one_sample(self.program, self.inputs)
 
     def real_inputs(self) -> Iterator[str]:
         """Names of the inputs that can take any real value."""

@@ -118,8 +118,11 @@ def _captured(
 ) -> Program:
     modules = {path: type(module).__name__ for path, module in model.named_modules()}
     lost: list[str] = []
+    script = isinstance(model, torch.jit.ScriptModule)
+    if script:
+        lost.append("Nobody can look into TorchScript: pass the nn.Module that was traced or scripted.")
     for method in (prefer, *(m for m in _ORDER if m != prefer)):
-        if method == "modules":
+        if method == "modules" or script:
             break
         try:
             if method == "export":
@@ -131,6 +134,7 @@ def _captured(
         except Exception as error:  # tracers raise whatever the model's code runs into
             _check_that_it_runs(model, args, kwargs)
             lost.append(f"torch.{method} failed: {_first_line(error)}")
+    _check_that_it_runs(model, args, kwargs)
     opaque = walk_modules(model, args, kwargs, kinds)
     return replace(opaque, unseen=(*lost, *opaque.unseen))
 
@@ -159,8 +163,9 @@ def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
     try:
         model(*args, **kwargs)
     except Exception as error:
+        given = (*args, *kwargs.values())
         shapes = [
-            str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in (*args, *kwargs.values())
+            str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a)[:60].partition("\n")[0] for a in given
         ]
         raise CaptureError(
             f"{type(model).__name__} itself fails on the example inputs ({', '.join(shapes)}): "

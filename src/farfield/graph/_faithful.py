@@ -22,6 +22,7 @@ from farfield.graph._node import InputSpec
 from farfield.graph._prepare import prepared, quiet
 from farfield.graph._program import Program
 from farfield.graph._size import SymbolicSize
+from farfield.graph._structure import opened
 from farfield.graph._unknown import OpaqueNodeError
 
 __all__ = ["call_model", "differs", "spread_rows"]
@@ -95,18 +96,25 @@ def call_model(model: nn.Module, example_inputs: Any, tensors: Sequence[Tensor])
         result = model(**filled)
     else:
         result = model(*filled)
-    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in tree_leaves(opened(result)) if isinstance(leaf, Tensor)]
 
 
-def spread_rows(program: Program, starts: Sequence[Tensor], count: int) -> list[Tensor] | None:
-    """The example with ``count`` rows in every input whose first axis is open; ``None`` where sizes forbid it.
+def spread_rows(
+    program: Program, starts: Sequence[Tensor], count: int, axis: str | None = None
+) -> list[Tensor] | None:
+    """The example with ``count`` rows in every input whose first axis is open; ``None`` where it has no rows.
 
     Rows are taken from the example in turn. An axis tied to another (``2*s0``) keeps its proportion.
+
+    Parameters
+    ----------
+    axis
+        Only inputs whose first axis has this name; all by default.
     """
     tensors = []
     for spec, start in zip(program.inputs, starts, strict=True):
         size = spec.shape[0] if spec.shape else None
-        if isinstance(size, SymbolicSize):
+        if isinstance(size, SymbolicSize) and axis in (None, str(size)):
             if start.shape[0] == 0:
                 return None
             rows = int(size.value(dict.fromkeys(size.symbols, count)))

@@ -28,7 +28,7 @@ def float_horizon(context: Context) -> float | None:
     if model is None or program.capture == "modules":
         return None
     source = torch.Generator().manual_seed(2)
-    first = context.one_row()
+    first = context.one_sample()
     if first is None:
         return None
     real = [s.kind == "real" for s in program.inputs]
