@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
