@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from farfield.graph._capture import unwrapped
 from farfield.graph._describe import describe
 from farfield.graph._node import InputSpec
-from farfield.graph._prepare import prepared, quiet
+from farfield.graph._prepare import prepared, quiet, unwrapped
 from farfield.graph._program import Program
 from farfield.graph._size import SymbolicSize
 from farfield.graph._structure import opened
@@ -135,6 +134,8 @@ def _trials(
         for n in re.findall(r"\b\d+\b", guard)
         for step in (-1, 0, 1)
     }
+    if not any(spec.kind == "real" for spec in program.inputs):
+        scales = scales[:1]
     batches = (*BATCHES, *sorted(n for n in numbers - set(BATCHES) if 0 < n <= LARGEST_BATCH)[:6])
     for count in batches if open_axis else (0,):
         rows = spread_rows(program, starts, count)

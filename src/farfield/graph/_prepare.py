@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.export import ExportedProgram
 from torch.nn.modules import transformer
 
+from farfield.errors import InvalidValueError
 from farfield.graph._structure import opened
 
-__all__ = ["prepared", "quiet"]
+__all__ = ["prepared", "quiet", "unwrapped"]
 
 _TALKERS = ("torch._export", "torch.export", "torch.fx", "torch._dynamo", "torch._subclasses")
 
@@ -129,3 +131,20 @@ def _untouched(model: nn.Module) -> Iterator[None]:
             for (buffer, content), version in zip(buffers, versions, strict=True):
                 if buffer._version != version:
                     buffer.copy_(content)
+
+
+def unwrapped(model: Any) -> nn.Module | ExportedProgram:
+    """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``."""
+    while isinstance(model, nn.Module):
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DataParallel", "DistributedDataParallel"):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+    if not isinstance(model, ExportedProgram):
+        raise InvalidValueError(
+            f"capture takes an nn.Module, an ExportedProgram or the path of a .pt2 file, not "
+            f"{type(model).__name__}. Wrap a function in a module whose forward calls it."
+        )
+    return model

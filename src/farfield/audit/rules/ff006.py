@@ -33,6 +33,8 @@ def float_horizon(context: Context) -> float | None:
         return None
     source = torch.Generator().manual_seed(2)
     real = [s.kind == "real" for s in program.inputs]
+    if not any(real):
+        return math.inf
     wide = [torch.complex128 if t.is_complex() else torch.float64 for t in first]
     direction = [
         torch.randn(t.shape, generator=source, dtype=w) if r else t
