@@ -11,6 +11,7 @@ from __future__ import annotations
 from farfield.graph._archive import read_program
 from farfield.graph._capture import CaptureError, capture
 from farfield.graph._describe import describe, linear_part
+from farfield.graph._faithful import call_model, differs, spread_rows
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._program import Program
@@ -45,9 +46,11 @@ __all__ = [
     "Sample",
     "SymbolicSize",
     "Target",
+    "call_model",
     "capture",
     "compute_node",
     "describe",
+    "differs",
     "last_uses",
     "linear_part",
     "operator",
@@ -55,6 +58,7 @@ __all__ = [
     "operators",
     "read_program",
     "register_operator",
+    "spread_rows",
     "unregister_operator",
     "walk",
 ]

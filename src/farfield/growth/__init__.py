@@ -16,7 +16,6 @@ from farfield.growth._growth import Growth, Kind
 from farfield.growth._horizon import Horizon, horizon
 from farfield.growth._jet import Jet
 from farfield.growth._paths import (
-    BOUNDING_NORMS,
     Cut,
     EscapePath,
     bounding_cut,
@@ -36,7 +35,6 @@ from farfield.growth._verdict import GrowthReport, Status, Verdict, analyse
 from farfield.growth._witness import Evidence, Witness, find_witness
 
 __all__ = [
-    "BOUNDING_NORMS",
     "Analysis",
     "Cut",
     "EscapePath",

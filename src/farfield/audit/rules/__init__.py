@@ -71,6 +71,10 @@ def run_rules(context: Context, codes: Sequence[str] | None = None) -> tuple[Rul
     results = []
     for code in _CODES if codes is None else sorted(codes):
         item = rule(code)
-        outcome, findings, reason = item.check(context)
+        try:
+            outcome, findings, reason = item.check(context)
+        except Exception as error:  # a verdict that was found is not lost to a rule that fails
+            said = f"the rule failed: {type(error).__name__}: {str(error)[:300]}"
+            outcome, findings, reason = Outcome.UNKNOWN, (), said
         results.append(RuleResult(item.code, item.title, outcome, tuple(findings), reason))
     return tuple(results)
