@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from farfield._provenance import provenance
 from farfield.certify._cells import branch
 from farfield.certify._certificate import Certificate, Method
-from farfield.certify._check import CertificateError, proof_reader
+from farfield.certify.checker import CertificateError, proof_reader
 from farfield.certify._descent import optimise
 from farfield.certify._domain import domain_boxes, plain_domain
 from farfield.certify._dual import objective
