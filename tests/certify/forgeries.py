@@ -90,7 +90,9 @@ class Adaptive(nn.Module):
 
 
 def _stack(dim: int, norm: nn.Module, act: nn.Module, out: int = 1, width: int = 8) -> nn.Module:
-    return nn.Sequential(nn.Linear(dim, width), norm, act, nn.Linear(width, width), act, nn.Linear(width, out))
+    return nn.Sequential(
+        nn.Linear(dim, width), norm, act, nn.Linear(width, width), act, nn.Linear(width, out)
+    )
 
 
 def _models() -> Iterator[tuple[str, Callable[[], nn.Module], int, Any]]:
@@ -169,7 +171,9 @@ def _spoil_proof(proof: Data, rng: random.Random) -> None:
             ]))  # fmt: skip
         elif proof["norms"] and rng.random() < 0.6:
             norm = rng.choice(list(proof["norms"].values()))
-            norm[rng.choice(["kappa", "omega"])] = [rng.choice([0.0, -size, size, 1e6]) for _ in norm["kappa"]]
+            norm[rng.choice(["kappa", "omega"])] = [
+                rng.choice([0.0, -size, size, 1e6]) for _ in norm["kappa"]
+            ]
             if rng.random() < 0.2:
                 norm["parametrised"] = not norm["parametrised"]
         elif proof["forms"] and rng.random() < 0.7:
@@ -181,7 +185,9 @@ def _spoil_proof(proof: Data, rng: random.Random) -> None:
     elif proof["kind"] == "cells":
         face = rng.randrange(len(proof["trees"]))
         tree = proof["trees"][face]
-        proof["trees"][face] = rng.choice([tree, ".", "x", "", tree.replace(".", "x", 1), tree[:-1], tree + "."])
+        proof["trees"][face] = rng.choice(
+            [tree, ".", "x", "", tree.replace(".", "x", 1), tree[:-1], tree + "."]
+        )
         if rng.random() < 0.5:
             row = rng.choice(proof["matrix"])
             row[rng.randrange(len(row))] *= rng.choice([0.0, -1.0, 0.5, 1e-9, math.nan])
@@ -212,7 +218,8 @@ def _without_witnesses(data: Data, rng: random.Random) -> None:
 
 
 JUNK: tuple[Any, ...] = (
-    None, True, "", "nan", "inf", math.nan, math.inf, -math.inf, 1e308, -1e308, 10**400, 0, -1, [], {}, [[]], [None], "x" * 50,
+    None, True, "", "nan", "inf", math.nan, math.inf, -math.inf, 1e308, -1e308, 10**400, 0, -1, [], {}, [[]], [None],
+    "x" * 50,
     {"kind": "all"}, [1, 2, 3], "AAAA", 2.5, "torch", b"",
 )  # fmt: skip
 
@@ -292,7 +299,14 @@ def _other(case: Case, kind: str, data: Data, rng: random.Random) -> Program | N
         weights = [p for p in model.parameters() if p.ndim == 2]
         weights[-1].mul_(rng.choice([1.5, 3.0, 10.0]))
     else:
-        model = rng.choice([c.model for c in cases() if c is not case and c.program.inputs[0].shape == case.program.inputs[0].shape] or [None])  # type: ignore[list-item]  # fmt: skip
+        model = rng.choice(
+            [
+                c.model
+                for c in cases()
+                if c is not case and c.program.inputs[0].shape == case.program.inputs[0].shape
+            ]
+            or [None]
+        )  # type: ignore[list-item]
         if model is None:
             return None
     program = capture(model, torch.zeros(1, dim, dtype=DOUBLE), dynamic_batch=False)

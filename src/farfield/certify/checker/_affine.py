@@ -29,7 +29,9 @@ class Affine:
         Operands outside the group: tensors, exact. Zeros of the right shape in the group, ``None`` where absent.
     """
 
-    def __init__(self, node: Node, facts: Facts, group: Sequence[int], fixed: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self, node: Node, facts: Facts, group: Sequence[int], fixed: Sequence[Tensor | None]
+    ) -> None:
         self.node, self.facts, self.group, self.fixed = node, facts, group, list(fixed)
         self.places = [i for i in group if i < len(fixed) and fixed[i] is not None]
         self.outside = [f for i, f in enumerate(fixed) if f is not None and i not in group]
@@ -73,11 +75,15 @@ class Affine:
             largest = max([float(f.abs().max()) for f in self.outside], default=0.0)
             weight = max(largest, abs(float(self.node.attributes.get("weight") or 0.0)))
             spread = replace(self.node, op="add", inputs=self.node.inputs[:2], attributes={})
-            return (1 + 2 * weight) * run(spread, [rows if i == place else f for i, f in enumerate(self.fixed[:2])], [place])  # fmt: skip
+            return (1 + 2 * weight) * run(
+                spread, [rows if i == place else f for i, f in enumerate(self.fixed[:2])], [place]
+            )
         if self._sign(place) or self.single:
             made = self.apply(place, rows)
             return tuple(np.abs(m) for m in made) if isinstance(made, tuple) else np.abs(made)
         plain, kept = linear_part(self.node, self.fixed, self.group, [place])
         numbers = {k: abs(plain.attributes[k]) for k in ("alpha", "beta") if k in plain.attributes}
-        sized = [rows if i == place else k.abs() if isinstance(k, torch.Tensor) else k for i, k in enumerate(kept)]
+        sized = [
+            rows if i == place else k.abs() if isinstance(k, torch.Tensor) else k for i, k in enumerate(kept)
+        ]
         return run(replace(plain, attributes={**plain.attributes, **numbers}), sized, [place])

@@ -2,8 +2,8 @@
 
 Every input x is a ray through u = (x, 1) = M p, M upper triangular with a positive diagonal, so max|p_i| = 1 on some
 face of a cube and p_last > 0; a box domain is a cube of its own. A cell is a box of such p, p = center + δ. Over a
-cell every value is v(p) = v₀ + Σ s_j δ_j with intervals for v₀ and for the slopes s_j, each of them found by a rule of a
-line or two: sums and products of intervals, divided differences of activations, 1/√q. So v lies in v₀ + Σ s_j·[−h_j, h_j].
+cell every value is v₀ + Σ s_j δ_j with intervals for v₀ and for the slopes s_j, found by rules of a line or two: sums
+and products of intervals, divided differences of activations and of 1/√q. So v lies in v₀ + Σ s_j·[−h_j, h_j].
 Before the first norm values are multiplied by t: an activation is t·σ(z/t) there.
 
 A cell whose bound exceeds the claim is halved along the axis to which most of the excess belongs, those with the
@@ -73,7 +73,10 @@ class Slopes:
 def _enclosed(span: Span, axes: int) -> Slopes:
     """A value known by its range alone."""
     start = MidRad.between(*span)
-    shut = MidRad(np.where(np.isfinite(start.mid), start.mid, 0.0), np.where(np.isfinite(start.mid), start.rad, math.inf))
+    shut = MidRad(
+        np.where(np.isfinite(start.mid), start.mid, 0.0),
+        np.where(np.isfinite(start.mid), start.rad, math.inf),
+    )
     return Slopes(shut, MidRad(*np.zeros((2, axes, *start.mid.shape))))
 
 
@@ -118,7 +121,13 @@ def _lifted(sigma: Curve, z: Slopes, time: Slopes) -> Slopes:
     value = sigma.value(z.start * inverse) * time.start
     loose = round_up(value.rad + end * sigma.defect)
     slope = z.slope * steep[None] + time.slope * sigma.intercept(least, largest)[None]
-    good = away & (share < 0.5) & np.isfinite(loose) & np.isfinite(slope.mid).all(0) & np.isfinite(slope.rad).all(0)
+    good = (
+        away
+        & (share < 0.5)
+        & np.isfinite(loose)
+        & np.isfinite(slope.mid).all(0)
+        & np.isfinite(slope.rad).all(0)
+    )
     near = Slopes(
         MidRad(np.where(good, value.mid, 0.0), np.where(good, loose, math.inf)),
         MidRad(np.where(good, slope.mid, 0.0), np.where(good, slope.rad, 0.0)),
@@ -133,7 +142,9 @@ def _norm(layer: Layer, z: Slopes, time: Slopes | None) -> Slopes:
     g(q) − g(q₀) = −(q − q₀)/(√q√q₀(√q + √q₀)).
     """
     if layer.eps is None:
-        raise CertificateError(f"The independent checker does not support cells behind {layer.node.name!r}: its ε is outside the root.")  # fmt: skip
+        raise CertificateError(
+            f"The independent checker does not support cells behind {layer.node.name!r}: its ε is outside the root."
+        )
     groups, width = layer.groups, layer.groups.shape[1]
     scale = MidRad(np.full((1,), 1 / layer.count), np.full((1,), U / layer.count))
     eps = MidRad.exact(np.full((1,), layer.eps))
@@ -157,7 +168,11 @@ def _norm(layer: Layer, z: Slopes, time: Slopes | None) -> Slopes:
     low, high = np.maximum(low, floor * (1 - lost)), np.minimum(high, roof * (1 + lost) + TINY)
     first = [np.maximum(q0.span[0], 0.0), q0.span[1]]
     sound = (low > 1e-200) & (first[0] > 1e-200) & np.isfinite(high) & (high < 1e200)
-    low, high, first = np.where(sound, low, 1.0), np.where(sound, np.maximum(high, low), 1.0), [np.where(sound, f, 1.0) for f in first]  # fmt: skip
+    low, high, first = (
+        np.where(sound, low, 1.0),
+        np.where(sound, np.maximum(high, low), 1.0),
+        [np.where(sound, f, 1.0) for f in first],
+    )
     roots = [np.sqrt(e) for e in (low, high, *first)]
     gain = _inverted(roots[0], roots[1])
     bend = _inverted(roots[0] * roots[2] * (roots[0] + roots[2]), roots[1] * roots[3] * (roots[1] + roots[3]))
@@ -216,7 +231,9 @@ def _argument(layer: Layer) -> Form:
     mid, rad = value.mid.copy(), value.rad.copy()
     for group in layer.groups:
         part = value[:, group]
-        loss = gamma(len(group) + 4) * np.abs(part.mid).mean(1, keepdims=True) + part.rad.mean(1, keepdims=True)
+        loss = gamma(len(group) + 4) * np.abs(part.mid).mean(1, keepdims=True) + part.rad.mean(
+            1, keepdims=True
+        )
         part = part + MidRad(-part.mid.mean(1, keepdims=True), loss)
         mid[:, group], rad[:, group] = part.mid, part.rad
     return Form(MidRad(mid, rad), form.degree)
@@ -229,8 +246,14 @@ class CellsCheck:
     """Bounds of sign·f over cells, for one entry of an output."""
 
     def __init__(
-        self, ranges: Ranges, output: str, confined: Mapping[str, Span], unbounded: str | None, index: int, sign: float
-    ) -> None:  # fmt: skip
+        self,
+        ranges: Ranges,
+        output: str,
+        confined: Mapping[str, Span],
+        unbounded: str | None,
+        index: int,
+        sign: float,
+    ) -> None:
         self.ranges, self.confined, self.homogeneous = ranges, confined, unbounded is not None
         reading = Reading(ranges, output, frozenset(confined), unbounded)
         if reading.output.degree:
@@ -238,7 +261,9 @@ class CellsCheck:
         self.layers = reading.layers
         row = reading.output.value.reshape(len(reading.output.value.mid), -1)[:, index : index + 1]
         self.output = self._map(Form(MidRad(sign * row.mid, row.rad)))
-        self.maps = {i: self._map(_argument(x)) for i, x in enumerate(self.layers) if x.kind in ("curve", "norm")}
+        self.maps = {
+            i: self._map(_argument(x)) for i, x in enumerate(self.layers) if x.kind in ("curve", "norm")
+        }
         found: set[int] = set()
         stack = [i for i, _ in self.output.parts]
         while stack:
@@ -267,8 +292,10 @@ class CellsCheck:
         start = form.rows(0, 1)
         return _Map(tuple(parts), MidRad(start.mid[:, 0], start.rad[:, 0]), form.degree)
 
-    def bound(self, matrix: Array, shift: Array, place: Array, widths: Array) -> tuple[Array, Array]:
-        """(top, share): upper bounds of sign·f over cells |p − place| ≤ widths, and what each axis adds to them."""
+    def bound(self, matrix: Array, shift: Array, place: Array, widths: Array) -> tuple[Array, Array, Array]:
+        """(met, top, share) of cells |p − place| ≤ widths: sign·f is at least ``met`` in the middle, at most ``top``
+        everywhere, and each axis has its share in the difference.
+        """
         columns = np.zeros((self.size, *place.shape))
         for j in range(self.size):
             columns[j, :, j] = widths[:, j]
@@ -277,7 +304,9 @@ class CellsCheck:
         time = None
         if self.homogeneous:
             # t = M_nn·p_n is one product: its rounding keeps its sign.
-            pieces = [MidRad(m[..., -1:], 2 * U * np.abs(m[..., -1:])) for m in (made.start.mid, made.slope.mid)]
+            pieces = [
+                MidRad(m[..., -1:], 2 * U * np.abs(m[..., -1:])) for m in (made.start.mid, made.slope.mid)
+            ]
             time = Slopes(pieces[0], pieces[1])
             made = Slopes(made.start[..., :-1], made.slope[..., :-1])
         values = {self.source: made}
@@ -295,17 +324,21 @@ class CellsCheck:
             flat = None if plain is None else (plain[0].reshape(-1), plain[1].reshape(-1))
             values[i] = _curve(layer.sigma, z, flat) if lift is None else _lifted(layer.sigma, z, lift)
         end = self.output.apply(values, time)
-        top = end.span[1][:, 0]
+        met, top = end.start.span[0][:, 0], end.span[1][:, 0]
         part = widths**2 / np.maximum((widths**2).sum(1, keepdims=True), TINY)
         share = end.slope.rad[:, :, 0].T + (end.start.rad + 1e-3 * end.spread) * part
-        return np.where(np.isnan(top), math.inf, top), share
+        return np.where(np.isnan(met), -math.inf, met), np.where(np.isnan(top), math.inf, top), share
 
     def check(self, proof: Mapping[str, Any], claim: float) -> float:
         """The bound that a proof's cells give; cells above the claim are halved."""
         matrix, shift = self._coordinates(proof)
         faces = 2 * self.size if self.homogeneous else 1
         trees = proof["trees"]
-        if not isinstance(trees, list | tuple) or len(trees) != faces or not all(isinstance(t, str) for t in trees):
+        if (
+            not isinstance(trees, list | tuple)
+            or len(trees) != faces
+            or not all(isinstance(t, str) for t in trees)
+        ):
             raise CertificateError(f"The cells need {faces} trees, one for every face.")
         places, widths = [], []
         for face, tree in enumerate(trees):
@@ -316,7 +349,10 @@ class CellsCheck:
                 end = np.full(1, 2.0 * (face % 2) - 1.0) if last is None else (center + half)[~inside, last]
                 if not self.homogeneous or (end > 0).any():
                     raise CertificateError(f"A cell of face {face} is left out although it has inputs.")
-            place, width = np.full((int(inside.sum()), self.size), 2.0 * (face % 2) - 1.0), np.zeros((int(inside.sum()), self.size))  # fmt: skip
+            place, width = (
+                np.full((int(inside.sum()), self.size), 2.0 * (face % 2) - 1.0),
+                np.zeros((int(inside.sum()), self.size)),
+            )
             place[:, free], width[:, free] = center[inside], half[inside]
             places.append(place)
             widths.append(width)
@@ -326,11 +362,18 @@ class CellsCheck:
         """The largest bound over these cells, halved as long as they exceed the line and there is work left."""
         worst, spent, more = -math.inf, 0.0, 0
         inherited = np.full(len(place), math.inf)
-        pool: list[Array] = [np.zeros((0, self.size)), np.zeros((0, self.size)), np.zeros(0), np.zeros((0, self.size))]
+        pool: list[Array] = [
+            np.zeros((0, self.size)),
+            np.zeros((0, self.size)),
+            np.zeros(0),
+            np.zeros((0, self.size)),
+        ]
         while True:
             for begin in range(0, len(place), self.batch):
                 part = slice(begin, begin + self.batch)
-                top, share = self.bound(matrix, shift, place[part], width[part])
+                met, top, share = self.bound(matrix, shift, place[part], width[part])
+                if (met > line).any():  # the claim is false: no halving can help
+                    return float(top.max())
                 top = np.minimum(top, inherited[part])
                 share = np.where(width[part] > NARROWEST, np.nan_to_num(share, nan=0.0), -1.0)
                 done = ~(top > line) | (share.max(1) < 0)
@@ -346,21 +389,34 @@ class CellsCheck:
             place, width, inherited, share = (p[chosen] for p in pool)
             pool = [p[rest] for p in pool]
             halves = np.eye(self.size)[share.argmax(1)] * width / 2
-            place, width = np.concatenate([place - halves, place + halves]), np.concatenate([width - halves] * 2)
+            place, width = (
+                np.concatenate([place - halves, place + halves]),
+                np.concatenate([width - halves] * 2),
+            )
             inherited = np.concatenate([inherited, inherited])
 
     def _coordinates(self, proof: Mapping[str, Any]) -> tuple[Array, Array]:
         matrix, shift = (np.array(proof[k], dtype=np.float64) for k in ("matrix", "shift"))
         size = self.size
-        if matrix.shape != (size, size) or shift.shape != (size,) or not np.isfinite([*matrix.flat, *shift]).all():
-            raise CertificateError(f"Coordinates of cells are a finite matrix of {size} rows and columns, and a shift.")
+        if (
+            matrix.shape != (size, size)
+            or shift.shape != (size,)
+            or not np.isfinite([*matrix.flat, *shift]).all()
+        ):
+            raise CertificateError(
+                f"Coordinates of cells are a finite matrix of {size} rows and columns, and a shift."
+            )
         diagonal = np.diagonal(matrix)
         if self.homogeneous:
             if np.tril(matrix, -1).any() or not (diagonal > 0).all() or shift.any():
-                raise CertificateError("Coordinates of cells are an upper triangular matrix with a positive diagonal.")
+                raise CertificateError(
+                    "Coordinates of cells are an upper triangular matrix with a positive diagonal."
+                )
         else:
             lo, hi = (end.reshape(-1) for end in self.confined[self.layers[self.source].node.name])
-            covered = (np.nextafter(shift - diagonal, math.inf) <= lo) & (np.nextafter(shift + diagonal, -math.inf) >= hi)
+            covered = (np.nextafter(shift - diagonal, math.inf) <= lo) & (
+                np.nextafter(shift + diagonal, -math.inf) >= hi
+            )
             if np.count_nonzero(matrix - np.diag(diagonal)) or not covered.all():
                 raise CertificateError("The cells do not cover the box.")
         return matrix, shift
@@ -385,11 +441,17 @@ def read_tree(tree: str, axes: int) -> tuple[Array, Array, npt.NDArray[np.bool_]
             continue
         axis = LETTERS.find(letter)
         if not 0 <= axis < axes or half[axis] < NARROWEST:
-            raise CertificateError(f"A tree of cells with {axes} axes halves axis {letter!r}, or halves it too often.")
+            raise CertificateError(
+                f"A tree of cells with {axes} axes halves axis {letter!r}, or halves it too often."
+            )
         half = (*half[:axis], half[axis] / 2, *half[axis + 1 :])
-        for at in (center[axis] + half[axis], center[axis] - half[axis]):
-            stack.append(((*center[:axis], at, *center[axis + 1 :]), half))
+        places = (center[axis] + half[axis], center[axis] - half[axis])
+        stack.extend(((*center[:axis], at, *center[axis + 1 :]), half) for at in places)
     if stack:
         raise CertificateError("A tree of cells ends before all of its cells are closed.")
     shape = (len(cells), axes)
-    return np.array([c for c, _, _ in cells]).reshape(shape), np.array([h for _, h, _ in cells]).reshape(shape), np.array([i for _, _, i in cells])  # fmt: skip
+    return (
+        np.array([c for c, _, _ in cells]).reshape(shape),
+        np.array([h for _, h, _ in cells]).reshape(shape),
+        np.array([i for _, _, i in cells]),
+    )

@@ -1,8 +1,8 @@
 """The checker's own table of activations.
 
 Numbers are closed forms or extrema of one smooth function, found with 30 digits (mpmath) and rounded up in the sixth
-to ninth digit; the tests scan them with mpmath. For example gelu: σ″ = φ(z)(2 − z²) is largest at 0, σ′ at √2, and σ is
-least where Φ(z) = −zφ(z), at −0.75179. Piecewise linear functions have no numbers of their own: everything follows
+to ninth digit; the tests scan them with mpmath. For example gelu: σ″ = φ(z)(2 − z²) is largest at 0, σ′ at √2, and σ
+is least where Φ(z) = −zφ(z), at −0.75179. Piecewise linear functions have no numbers of their own: everything follows
 from the line on the left and the kinks.
 """
 
@@ -155,7 +155,9 @@ class Curve:
             at = np.where(np.abs(at - place) < NEAR, place + NEAR * (1 + abs(place)), at)
         y, steep = self.at(at), self.derivative(at)
         top = np.maximum(np.abs(lo), np.abs(hi)) + 2 * NEAR
-        rad = self.second * top * ((hi - lo) / 2 + 2 * NEAR) + 4 * EVALUATION * (1 + top) * (1 + self.steepest)
+        rad = self.second * top * ((hi - lo) / 2 + 2 * NEAR) + 4 * EVALUATION * (1 + top) * (
+            1 + self.steepest
+        )
         for place, jump in self.kinks:
             rad = rad + np.where((lo <= place + 2 * NEAR) & (hi >= place - 2 * NEAR), abs(place * jump), 0.0)
         return MidRad(y - at * steep, round_up(rad))
@@ -174,7 +176,10 @@ class Curve:
     def rest_beyond(self, lo: Array, hi: Array) -> tuple[Array, Array]:
         """Range of σ(z) − slope·z over [lo, hi] where that is on one side of 0, far out; ``rest`` elsewhere."""
         least, most = np.full_like(lo, self.rest[0]), np.full_like(hi, self.rest[1])
-        for side, nearest, (slope, offset) in ((lo > self.settled, lo, self.tails[1]), (hi < -self.settled, hi, self.tails[0])):  # fmt: skip
+        for side, nearest, (slope, offset) in (
+            (lo > self.settled, lo, self.tails[1]),
+            (hi < -self.settled, hi, self.tails[0]),
+        ):
             z = np.clip(np.where(side, nearest, 0.0), -1e6, 1e6)
             met = self.at(z) - slope * z
             loose = 8 * EVALUATION * (1 + np.abs(z) * (1 + abs(slope)))
@@ -224,11 +229,19 @@ def _linear(left: Line, *kinks: tuple[float, float], defect: float = 0.0) -> Cur
         function, (min(slopes), max(slopes)), 0.0, kinks, low, high,
         places[int(np.argmin(ends))] if first < 0 < last else None, (pieces[0], pieces[-1]),
         (min(rest) - 1e-15 * abs(min(rest)), max(rest) + 1e-15 * abs(max(rest))), max(map(abs, places)),
-        defect=defect, piecewise=tuple(pieces), wavy=any(a * b < 0 for a, b in pairwise(slopes)) and not first < 0 < last,
+        defect=defect, piecewise=tuple(pieces),
+        wavy=any(a * b < 0 for a, b in pairwise(slopes)) and not first < 0 < last,
     )  # fmt: skip
 
 
-def _bump(function: Callable[[Tensor], Tensor], slopes: tuple[float, float], second: float, turn: float, dip: float, dip_right: float) -> Curve:  # fmt: skip
+def _bump(
+    function: Callable[[Tensor], Tensor],
+    slopes: tuple[float, float],
+    second: float,
+    turn: float,
+    dip: float,
+    dip_right: float,
+) -> Curve:
     """Gelu and its kin: a valley below 0, close to max(z, 0); σ(z) ≥ −dip, σ(z) ≥ z − dip_right."""
     return Curve(
         function, slopes, second, low=-dip, turn=turn, rest=(-max(dip, dip_right), 0.0), settled=2.0,
@@ -236,7 +249,9 @@ def _bump(function: Callable[[Tensor], Tensor], slopes: tuple[float, float], sec
     )  # fmt: skip
 
 
-def _squash(function: Callable[[Tensor], Tensor], steepest: float, second: float, low: float, high: float) -> Curve:
+def _squash(
+    function: Callable[[Tensor], Tensor], steepest: float, second: float, low: float, high: float
+) -> Curve:
     """Bounded and rising."""
     return Curve(
         function, (0.0, steepest), second, low=low, high=high, tails=((0.0, low), (0.0, high)), rest=(low, high),
@@ -247,7 +262,9 @@ def _squash(function: Callable[[Tensor], Tensor], steepest: float, second: float
 def _exponential(alpha: float, scale: float, rate: float) -> Curve:
     """scale·z on the right, scale·alpha·(e^{rate·z} − 1) on the left."""
     if min(alpha, scale, rate) <= 0:
-        raise CertificateError(f"The independent checker does not support elu with alpha {alpha}, scale {scale}.")
+        raise CertificateError(
+            f"The independent checker does not support elu with alpha {alpha}, scale {scale}."
+        )
     steep, floor = scale * alpha * rate * (1 + 8 * U), scale * alpha * (1 + 8 * U)
     dip = max(0.0, alpha - (1 + math.log(alpha * rate)) / rate) if alpha * rate > 1 else 0.0
     return Curve(

@@ -1,13 +1,13 @@
-"""A dual proof checked: the Lagrangian's bound, computed anew from the multipliers for the program as it is read here.
+"""A dual proof checked: the Lagrangian's bound, computed from the multipliers for the program as it is read here.
 
 For multipliers as a certificate lists them, at every input and with v = (1, joint variables),
 
     sign·f ≤ −vᵀMv + Σ_curves [sσ(z) + Tσ(z)² + Eσ(z)z − Θz² − rz] + Σ_boxes [sy + Ty²]
 
-where −vᵀMv collects c·x + Θz² + rz − sy − Ty² − Eyz + κ(ρ² − xᵀGx) − ω(Σx)² + gᵀNg: N ≥ 0 multiplies forms g ≥ 0, κ ≥ 0
-multiplies ρ² − xᵀGx ≥ 0, and Σx = 0 within a group of a norm that centers. Every joint variable has a proved range X, so
-what rounding leaves open in M costs XᵀEX, and a diagonal D that makes M positive costs Σ D X². No number of the
-certificate but the multipliers enters.
+where −vᵀMv collects c·x + Θz² + rz − sy − Ty² − Eyz + κ(ρ² − xᵀGx) − ω(Σx)² + gᵀNg: N ≥ 0 multiplies forms g ≥ 0,
+κ ≥ 0 multiplies ρ² − xᵀGx ≥ 0, and Σx = 0 within a group of a norm that centers. Every joint variable has a proved
+range X, so what rounding leaves open in M costs XᵀEX, and a diagonal D that makes M positive costs Σ D X². No number
+of the certificate but the multipliers enters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,19 @@ import numpy as np
 from farfield.certify.checker._curves import Curve
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Form, Layer, Reading
-from farfield.certify.checker._values import EVALUATION, TINY, Array, CertificateError, MidRad, Span, U, gamma, positive_semidefinite, round_up, spectral_norm  # fmt: skip
+from farfield.certify.checker._values import (
+    EVALUATION,
+    TINY,
+    Array,
+    CertificateError,
+    MidRad,
+    Span,
+    U,
+    gamma,
+    positive_semidefinite,
+    round_up,
+    spectral_norm,
+)
 
 __all__ = ["DualCheck", "box_maxima", "curve_maxima"]
 
@@ -66,7 +78,9 @@ class DualCheck:
     def __init__(self, ranges: Ranges, output: str, unbounded: str | None, proof: Mapping[str, Any]) -> None:
         self.proof, self.ranges = proof, ranges
         entries = [_mapping(proof[k], k) for k in ("curves", "norms", "boxes")]
-        self.entries: dict[str, Mapping[str, Any]] = {n: _mapping(e, n) for part in entries for n, e in part.items()}
+        self.entries: dict[str, Mapping[str, Any]] = {
+            n: _mapping(e, n) for part in entries for n, e in part.items()
+        }
         opened = {n for n, e in entries[1].items() if _mapping(e, n).get("parametrised")}
         listed = {*entries[0], *entries[1]}
         self.reading = Reading(ranges, output, set(entries[2]), unbounded if opened else None, listed, opened)
@@ -80,7 +94,9 @@ class DualCheck:
         self.zrange: dict[str, Span] = {}
         for layer in self.layers:
             self._bound(layer)
-        self.arguments = {x.node.name: self._over(x.argument, x.node.name) for x in self.layers if x.kind == "curve"}
+        self.arguments = {
+            x.node.name: self._over(x.argument, x.node.name) for x in self.layers if x.kind == "curve"
+        }
 
     def _place(self, layer: Layer) -> None:
         name, entry = layer.node.name, self.entries[layer.node.name]
@@ -98,13 +114,20 @@ class DualCheck:
         form, name = layer.argument, layer.node.name
         source = next((x for x in self.reading.layers if x.kind == "input"), None)
         if form is None or source is None or form.degree != 1 or layer.groups.shape[0] != 1 or not layer.eps:
-            raise CertificateError(f"{name!r} is no norm of one group, with ε > 0, of an affine map of the input.")
+            raise CertificateError(
+                f"{name!r} is no norm of one group, with ε > 0, of an affine map of the input."
+            )
         others = np.ones(len(form.value.mid), dtype=bool)
         others[0] = others[source.columns] = False
         if form.value.mid[others].any() or form.value.rad[others].any():
             raise CertificateError(f"{name!r} normalizes more than an affine map of the input.")
         matrix, offset = form.rows(source.columns.start, source.columns.stop), form.rows(0, 1)
-        both = MidRad(*(np.concatenate([a, b], 1)[layer.groups[0]] for a, b in ((matrix.mid, offset.mid), (matrix.rad, offset.rad))))  # fmt: skip
+        both = MidRad(
+            *(
+                np.concatenate([a, b], 1)[layer.groups[0]]
+                for a, b in ((matrix.mid, offset.mid), (matrix.rad, offset.rad))
+            )
+        )
         if layer.centered:
             both = both + -_mean(both, 0)
         inner = MidRad(np.zeros_like(both.mid), np.zeros_like(both.rad))
@@ -130,7 +153,9 @@ class DualCheck:
                 continue
             source = self.sources.get(layer.node.name)
             if source is None:
-                raise CertificateError(f"{where!r} depends on {layer.node.name!r}, which has no t, e, s in this proof.")
+                raise CertificateError(
+                    f"{where!r} depends on {layer.node.name!r}, which has no t, e, s in this proof."
+                )
             piece = part if source.inner is None else part @ source.inner
             mid[:, source.columns], rad[:, source.columns] = piece.mid, piece.rad
         return MidRad(mid, rad)
@@ -192,7 +217,9 @@ class DualCheck:
             middle = MidRad.between(*self.reach[name])
             inner = part @ middle.reshape(-1, 1)
             better = around < inner.rad[:, 0]
-            total = total + MidRad(np.where(better, 0.0, inner.mid[:, 0]), np.where(better, around, inner.rad[:, 0]))
+            total = total + MidRad(
+                np.where(better, 0.0, inner.mid[:, 0]), np.where(better, around, inner.rad[:, 0])
+            )
         lo, hi = total.span
         plain = self.ranges.get(layer.node.operands[0])
         if plain is not None:
@@ -214,7 +241,9 @@ class DualCheck:
 
     def check(self, output: int, sign: float) -> float:
         """The bound of sign·output that the multipliers prove."""
-        value = self.reading.output.value.reshape(len(self.reading.output.value.mid), -1)[:, output : output + 1]
+        value = self.reading.output.value.reshape(len(self.reading.output.value.mid), -1)[
+            :, output : output + 1
+        ]
         row = Form(MidRad(sign * value.mid, value.rad), self.reading.output.degree)
         maxima = self._maxima(row)
         total = math.fsum(maxima.tolist()) + len(maxima) * U * float(np.abs(maxima).sum())
@@ -270,7 +299,9 @@ class DualCheck:
                 if math.isfinite(top) and positive_semidefinite(raised):
                     gamma_ = float(raised[0, 0]) - corner
                     return (gamma_ + price + open_) + 8 * U * (abs(gamma_) + abs(corner) + price + open_)
-        raise CertificateError("These multipliers bound nothing: the joint part's quadratic form is not positive.")
+        raise CertificateError(
+            "These multipliers bound nothing: the joint part's quadratic form is not positive."
+        )
 
     def _largest(self) -> Array:
         """Largest size of every entry of v."""
@@ -279,7 +310,9 @@ class DualCheck:
             source = self.sources.get(layer.node.name)
             if source is not None:
                 low, high = self.reach[layer.node.name]
-                made[source.columns] = np.maximum(np.abs(low), np.abs(high)) if source.white is None else _lengths(source.white)  # fmt: skip
+                made[source.columns] = (
+                    np.maximum(np.abs(low), np.abs(high)) if source.white is None else _lengths(source.white)
+                )
         return made
 
     def _price(self, extra: Array) -> float:
@@ -305,7 +338,9 @@ class DualCheck:
             """Σ_j weight_j left_j(v) right_j(v)."""
             nonlocal total
             half = left.T @ (right * MidRad.exact(weight[:, None]))
-            total = total + MidRad((half.mid + half.mid.T) / 2, (half.rad + half.rad.T) / 2 + 2 * U * np.abs(half.mid))
+            total = total + MidRad(
+                (half.mid + half.mid.T) / 2, (half.rad + half.rad.T) / 2 + 2 * U * np.abs(half.mid)
+            )
 
         last = frozenset(x.node.name for x in self.layers if x.node.name not in self.sources)
         add(MidRad.exact(one), np.array([-1.0]), self._over(row, "the output", last))
@@ -373,12 +408,18 @@ class DualCheck:
         for name, *given in self.proof["forms"]:
             layer = by_name.get(name)
             if layer is None or layer.sigma is None or name not in self.sources:
-                raise CertificateError(f"A form is listed for {name!r}, which is no activation among the variables.")
+                raise CertificateError(
+                    f"A form is listed for {name!r}, which is no activation among the variables."
+                )
             a, b, c = (float(v) for v in _numbers(given, 3, f"a form of {name}"))
             least = layer.sigma.true_form(a, b, c)
             if least is None:
-                raise CertificateError(f"{a}·y + {b}·z + {c} ≥ 0 isn't known to hold for {layer.node.op} ({name}).")
-            made = self.arguments[name] * MidRad.exact(np.full((1, 1), b)) + self._units(name) * MidRad.exact(np.full((1, 1), a))  # fmt: skip
+                raise CertificateError(
+                    f"{a}·y + {b}·z + {c} ≥ 0 isn't known to hold for {layer.node.op} ({name})."
+                )
+            made = self.arguments[name] * MidRad.exact(np.full((1, 1), b)) + self._units(name) * MidRad.exact(
+                np.full((1, 1), a)
+            )
             rows.append(made + MidRad.exact(least * np.repeat(one, layer.size, 0)))
         forms = MidRad(np.concatenate([r.mid for r in rows]), np.concatenate([r.rad for r in rows]))
         count = len(forms.mid)
@@ -400,7 +441,9 @@ def curve_maxima(sigma: Curve, w: Weights, lo: Array, hi: Array) -> Array:
     low, high = sigma.image(lo, hi)
     y_top, z_top = np.maximum(np.abs(low), np.abs(high)), np.maximum(np.abs(lo), np.abs(hi))
     s_top = np.abs(w.s) + w.loose
-    size = (s_top + np.abs(w.t) * y_top + np.abs(w.e) * z_top) * y_top + (np.abs(w.theta) * z_top + np.abs(w.r)) * z_top
+    size = (s_top + np.abs(w.t) * y_top + np.abs(w.e) * z_top) * y_top + (
+        np.abs(w.theta) * z_top + np.abs(w.r)
+    ) * z_top
     unsure = s_top + 2 * np.abs(w.t) * y_top + np.abs(w.e) * z_top
     slack = 64 * U * size + w.loose * y_top + unsure * sigma.defect
     knots = [lo, *(np.clip(k, lo, hi) for k, _ in sigma.kinks), hi]
@@ -417,7 +460,12 @@ def curve_maxima(sigma: Curve, w: Weights, lo: Array, hi: Array) -> Array:
             steep = abs(slope) * z_top + abs(shift)
             extra = np.maximum(extra, (s_top + np.abs(w.t) * steep + np.abs(w.e) * z_top) * 4 * steep)
         return best + round_up(slack + 256 * U * (size + extra))
-    bend = unsure * sigma.second + 2 * np.abs(w.t) * sigma.steepest**2 + 2 * np.abs(w.e) * sigma.steepest + 2 * np.abs(w.theta)  # fmt: skip
+    bend = (
+        unsure * sigma.second
+        + 2 * np.abs(w.t) * sigma.steepest**2
+        + 2 * np.abs(w.e) * sigma.steepest
+        + 2 * np.abs(w.theta)
+    )
     share = max(2, POINTS // (len(knots) - 1))
     s, t, e, theta, r = (v[:, None] for v in (w.s, w.t, w.e, w.theta, w.r))
     for a, b in pairwise(knots):
@@ -443,7 +491,9 @@ def box_maxima(t: Array, s: Array, lo: Array, hi: Array) -> Array:
 
 def _mean(value: MidRad, axis: int) -> MidRad:
     count = value.mid.shape[axis]
-    loss = gamma(count + 4) * np.abs(value.mid).mean(axis, keepdims=True) + value.rad.mean(axis, keepdims=True)
+    loss = gamma(count + 4) * np.abs(value.mid).mean(axis, keepdims=True) + value.rad.mean(
+        axis, keepdims=True
+    )
     return MidRad(value.mid.mean(axis, keepdims=True), round_up(loss))
 
 

@@ -17,12 +17,39 @@ from torch import Tensor
 
 from farfield.certify.checker._affine import Affine
 from farfield.certify.checker._curves import curve
-from farfield.certify.checker._values import EVALUATION, TINY, Array, CertificateError, Span, U, gamma, round_up, run, sizes  # fmt: skip
+from farfield.certify.checker._values import (
+    EVALUATION,
+    TINY,
+    Array,
+    CertificateError,
+    Span,
+    U,
+    gamma,
+    round_up,
+    run,
+    sizes,
+)
 from farfield.graph import Facts, Node, NormSpec, Program, describe
 
 __all__ = ["Ranges"]
 
-EXACT = frozenset(["maximum", "minimum", "clamp", "amax", "amin", "max_pool", "adaptive_max_pool", "floor", "ceil", "round", "trunc", "sign", "bucketize"])  # fmt: skip
+EXACT = frozenset(
+    [
+        "maximum",
+        "minimum",
+        "clamp",
+        "amax",
+        "amin",
+        "max_pool",
+        "adaptive_max_pool",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "sign",
+        "bucketize",
+    ]
+)
 """Monotone operators that round nothing."""
 ORDERED = frozenset(["sort", "kthvalue", "median", "cummax", "cummin", "topk"])
 """Operators whose first value rises with every entry; the second is an index."""
@@ -59,7 +86,9 @@ class Ranges:
         """The range, flat; refused where no rule reaches."""
         found = self.get(name)
         if found is None:
-            raise CertificateError(f"The independent checker does not support {self.reasons.get(name, name)}.")
+            raise CertificateError(
+                f"The independent checker does not support {self.reasons.get(name, name)}."
+            )
         return found[0].reshape(-1), found[1].reshape(-1)
 
     def constant(self, name: str | None) -> Tensor | None:
@@ -74,6 +103,10 @@ class Ranges:
             return None
         value = torch.from_numpy(found[0].copy())
         return value if node.dtype.is_floating_point else value.to(node.dtype)
+
+    def zeros(self, name: str) -> Tensor:
+        """Zeros of a node's shape."""
+        return torch.zeros(sizes(self.program.node(name)), dtype=torch.float64)
 
     def _range(self, node: Node) -> Any:
         if node.role == "constant":
@@ -90,8 +123,12 @@ class Ranges:
             made = _Step(self, node).made()
         except CertificateError as error:
             made, self.reasons[node.name] = None, str(error)
+        except (RuntimeError, TypeError, ValueError, IndexError, KeyError):  # a rule that fails says nothing
+            made = None
         if made is None:
-            lost = next((self.reasons[n] for n in node.operands if n in self.reasons and self.get(n) is None), None)
+            lost = next(
+                (self.reasons[n] for n in node.operands if n in self.reasons and self.get(n) is None), None
+            )
             self.reasons.setdefault(node.name, lost or f"{node.op} ({node.name}) yet")
             return None
         if not isinstance(made[0], np.ndarray):
@@ -111,7 +148,12 @@ class _Step:
 
     def made(self) -> Any:
         node = self.node
-        if node.op == "getitem" and self.given and isinstance(self.given[0], tuple) and not isinstance(self.given[0][0], np.ndarray):  # fmt: skip
+        if (
+            node.op == "getitem"
+            and self.given
+            and isinstance(self.given[0], tuple)
+            and not isinstance(self.given[0][0], np.ndarray)
+        ):
             return self.given[0][int(self.attributes["index"])]
         types = [node.dtype, *(self.ranges.program.node(n).dtype for n in node.operands)]
         if any(t is not None and t.is_complex for t in types):
@@ -120,7 +162,11 @@ class _Step:
             return made
         if self.facts.norm is not None:
             return self._norm(self.facts.norm)
-        if (sigma := curve(node.op, self.attributes)) is not None and len(node.operands) == 1 and self.given[0]:
+        if (
+            (sigma := curve(node.op, self.attributes)) is not None
+            and len(node.operands) == 1
+            and self.given[0]
+        ):
             return sigma.image(*self.given[0])
         if self.facts.moves and (made := self._moved()) is not None:
             return made
@@ -139,21 +185,25 @@ class _Step:
         present = place < len(self.node.inputs) and self.node.inputs[place] is not None
         return None if present or not isinstance(number, int | float) else (np.array(float(number)),) * 2
 
-    def _ends(self, side: int, unsure: Tensor | None = None) -> Any:
-        """The operation on the lower (0) or upper (1) end of what it rises with."""
-        arrays: list[Any] = []
-        for i, (span, fixed) in enumerate(zip(self.given, self.fixed, strict=True)):
-            sign = self.facts.monotone[i] if i < len(self.facts.monotone) else 0
-            if fixed is None and span is None and self.node.inputs[i] is not None:
-                arrays.append(unsure)
-            else:
-                arrays.append(fixed if fixed is not None or span is None else span[side if sign >= 0 else 1 - side])
-        return run(self.node, arrays)
+    def _picked(self, side: int) -> list[Any]:
+        """The operands' ends that give the lower (0) or upper (1) end; constants as they are."""
+        signs = [*self.facts.monotone, *(0 for _ in self.given)]
+        return [
+            fixed if fixed is not None or span is None else span[side if sign >= 0 else 1 - side]
+            for span, fixed, sign in zip(self.given, self.fixed, signs, strict=False)
+        ]
+
+    def _ends(self, side: int) -> Any:
+        return run(self.node, self._picked(side))
 
     def _moved(self) -> Any:
         """Entries that are chosen by something unknown: by a mask either one, by an index any one of them, or 0."""
         linear = {i for group in self.facts.linear for i in group}
-        strangers = [i for i, name in enumerate(self.node.inputs) if name is not None and self.fixed[i] is None and i not in linear]  # fmt: skip
+        strangers = [
+            i
+            for i, name in enumerate(self.node.inputs)
+            if name is not None and self.fixed[i] is None and i not in linear
+        ]
         moved = [g for i, g in enumerate(self.given) if i in linear and self.node.inputs[i] is not None]
         if not strangers or any(g is None or not isinstance(g[0], np.ndarray) for g in moved):
             return None
@@ -166,7 +216,10 @@ class _Step:
                 ends.append((self._ends(0), self._ends(1)))
             return np.minimum(ends[0][0], ends[1][0]), np.maximum(ends[0][1], ends[1][1])
         axes = 0 if self.node.op == "embedding" else None  # a row of the table, whichever
-        lo, hi = (np.minimum.reduce([np.min(g[0], axis=axes) for g in moved]), np.maximum.reduce([np.max(g[1], axis=axes) for g in moved]))  # fmt: skip
+        lo, hi = (
+            np.minimum.reduce([np.min(g[0], axis=axes) for g in moved]),
+            np.maximum.reduce([np.max(g[1], axis=axes) for g in moved]),
+        )
         if self.node.op != "embedding":
             lo, hi = np.minimum(lo, 0.0), np.maximum(hi, 0.0)
         return np.broadcast_to(lo, sizes(self.node)), np.broadcast_to(hi, sizes(self.node))
@@ -174,7 +227,11 @@ class _Step:
     def _monotone(self) -> Any:
         for i, name in enumerate(self.node.inputs):
             sign = self.facts.monotone[i] if i < len(self.facts.monotone) else 0
-            if name is not None and self.fixed[i] is None and (not sign or self.given[i] is None or not isinstance(self.given[i][0], np.ndarray)):  # fmt: skip
+            if (
+                name is not None
+                and self.fixed[i] is None
+                and (not sign or self.given[i] is None or not isinstance(self.given[i][0], np.ndarray))
+            ):
                 return None
         if not self.facts.monotone or not self.facts.deterministic:
             return None
@@ -186,26 +243,22 @@ class _Step:
         low, high = low.astype(np.float64), high.astype(np.float64)
         slack = [EVALUATION * np.abs(end) + TINY for end in (low, high)]
         if self.facts.linear:
+            affine = self._affine()
+            if affine is None:
+                return None
             terms = gamma(max([1, *(g[0].size for g in self.given if g is not None)]) + 16)
-            sized = [[None if g is None else np.abs(g[s]) for g in self.given] for s in (0, 1)]
-            slack = [round_up(terms * np.abs(self._sized(arrays))) for arrays in sized]
+            slack = [round_up(terms * self._sized(affine, self._picked(side))) for side in (0, 1)]
         elif not self.facts.entrywise:  # logarithms of sums
             slack = [s + EVALUATION for s in slack]
         low, high = low - slack[0], high + slack[1]
         return (np.maximum(low, 0.0) if self.facts.positive else low), high
 
-    def _sized(self, arrays: list[Any]) -> Array:
-        """Σ |L||x| + |f(0)| of an operation that is linear and monotone in every operand."""
-        total: Array = np.abs(np.asarray(run(self.node, [None if a is None else 0.0 * self._finite(a) for a in arrays])))
-        affine = self._affine()
-        assert affine is not None
+    def _sized(self, affine: Affine, ends: list[Any]) -> Array:
+        """Σ |L||x| + |f(0)|."""
+        total: Array = np.abs(np.asarray(affine.offset()))
         for i in affine.places:
-            total = total + affine.absolute(i, arrays[i][None])[0]
+            total = total + affine.absolute(i, np.abs(np.asarray(ends[i], dtype=np.float64))[None])[0]
         return total
-
-    @staticmethod
-    def _finite(array: Array) -> Array:
-        return np.where(np.isfinite(array), array, 0.0)
 
     def _affine(self) -> Affine | None:
         moving = [i for i, name in enumerate(self.node.inputs) if name is not None and self.fixed[i] is None]
@@ -213,14 +266,14 @@ class _Step:
         if group is None or any(self.given[i] is None for i in moving):
             return None
         zeros = [
-            f if i not in group or name is None else torch.zeros(sizes(self.ranges.program.node(name)), dtype=torch.float64)
+            f if i not in group or name is None else self.ranges.zeros(name)
             for i, (name, f) in enumerate(zip(self.node.inputs, self.fixed, strict=True))
-        ]  # fmt: skip
+        ]
         affine = Affine(self.node, self.facts, group, zeros)
         return affine if affine.supported else None
 
     def _linear(self) -> Any:
-        """mid ± |L| rad; an entry that something unbounded enters is unbounded."""
+        """Mid ± |L| rad; an entry that something unbounded enters is unbounded."""
         affine = self._affine()
         if affine is None:
             return None
@@ -378,7 +431,10 @@ def _matmul(step: _Step) -> Any:
         return None
     lo, hi, top = np.zeros((3, *sizes(step.node)))
     for k in range(a_lo.shape[-1]):
-        left, right = (a_lo[..., :, k, None], a_hi[..., :, k, None]), (b_lo[..., None, k, :], b_hi[..., None, k, :])
+        left, right = (
+            (a_lo[..., :, k, None], a_hi[..., :, k, None]),
+            (b_lo[..., None, k, :], b_hi[..., None, k, :]),
+        )
         piece = _times(left, right)
         lo, hi, top = lo + piece[0], hi + piece[1], top + np.maximum(np.abs(piece[0]), np.abs(piece[1]))
     loss = round_up(gamma(a_lo.shape[-1] + 4) * top)
@@ -393,7 +449,7 @@ def _averaging(step: _Step) -> Any:
     name, node = step.node.inputs[0], step.node
     if name in step.ranges.averaging and step.facts.moves:
         before = sizes(step.ranges.program.node(name))
-        if node.op != "permute" and before and node.shape and before[-1] == int(node.shape[-1]):
+        if before and node.shape and before[-1] == int(node.shape[-1]):
             step.ranges.averaging.add(node.name)
     return None
 
@@ -466,7 +522,9 @@ def _dropout(step: _Step) -> Any:
         return _averaging(step)
     if step.given[0] is None or float(step.attributes["p"]) >= 1:
         return None
-    low, high = _times(step.given[0], _inverse(_plus((np.array(1.0),) * 2, (np.array(-float(step.attributes["p"])),) * 2)))  # fmt: skip
+    low, high = _times(
+        step.given[0], _inverse(_plus((np.array(1.0),) * 2, (np.array(-float(step.attributes["p"])),) * 2))
+    )
     return np.minimum(low, 0.0), np.maximum(high, 0.0)
 
 
@@ -526,13 +584,16 @@ def _prelu(step: _Step) -> Any:
     if step.given[0] is None or step.given[1] is None:
         return None
     low, high = step.given[0]
-    weight = [w if w.ndim > 1 else w.reshape(1, -1, *(1,) * (low.ndim - 2)) if low.ndim > 1 else w for w in step.given[1]]  # fmt: skip
+    weight = [
+        w if w.ndim > 1 else w.reshape(1, -1, *(1,) * (low.ndim - 2)) if low.ndim > 1 else w
+        for w in step.given[1]
+    ]
     below = _times((np.minimum(low, 0.0), np.minimum(high, 0.0)), (weight[0], weight[1]))
     return _plus((np.maximum(low, 0.0), np.maximum(high, 0.0)), below)
 
 
 def _jumping(step: _Step) -> Any:
-    """hardshrink and threshold: x itself, or one value instead."""
+    """Hardshrink and threshold: x itself, or one value instead."""
     if step.given[0] is None:
         return None
     other = float(step.attributes.get("value", 0.0))
@@ -547,7 +608,9 @@ def _recurrent(step: _Step) -> Any:
     else:
         ends = -1.0, 1.0
     made = []
-    zeros = [torch.zeros(sizes(step.ranges.program.node(str(n))), dtype=torch.float64) for n in step.node.inputs]
+    zeros = [
+        torch.zeros(sizes(step.ranges.program.node(str(n))), dtype=torch.float64) for n in step.node.inputs
+    ]
     for place, value in enumerate(run(step.node, zeros)):
         made.append((np.full(value.shape, ends[0]), np.full(value.shape, ends[1])) if place < 2 else None)
     return tuple(made)
@@ -557,10 +620,10 @@ _RULES: Mapping[str, Rule] = {
     "mul": _product, "square": _square, "div": _quotient, "pow": _power, "lerp": _lerp, "matmul": _matmul,
     "reciprocal": lambda step: None if step.given[0] is None else _inverse(step.given[0]),
     "softmax": _softmax, "log_softmax": _log_softmax, "attention": _attention, "cast": _cast, "dropout": _dropout,
-    "identity": _averaging, "reshape": _averaging, "expand": _averaging, "unsqueeze": _averaging, "permute": _averaging,
+    **dict.fromkeys(["identity", "reshape", "expand", "unsqueeze"], _averaging),
     "random": _random, "randint": _randint, "bernoulli": _between(0.0, 1.0), "arange": _created, "linspace": _created,
     "eye": _created, "full": lambda step: _created(step) if not step.node.operands else None, "var": _spread,
     "std": _spread, "norm": _length, "prelu": _prelu, "hardshrink": _jumping, "threshold": _jumping,
-    "atan2": _between(-math.pi - 1e-15, math.pi + 1e-15), "lstm": _recurrent, "gru": _recurrent, "rnn_tanh": _recurrent,
-    **dict.fromkeys(ORDERED, _ordered),
+    "atan2": _between(-math.pi - 1e-15, math.pi + 1e-15), **dict.fromkeys(ORDERED, _ordered),
+    **dict.fromkeys(["lstm", "gru", "rnn_tanh"], _recurrent),
 }  # fmt: skip

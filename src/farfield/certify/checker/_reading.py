@@ -176,10 +176,10 @@ class Reading:
         moving = [i for i, o in enumerate(operands) if o is not None and o.moving]
         if facts.linear and (group := facts.linear_group(moving)) is not None:
             return self._affine(node, operands, group)
-        if len(node.operands) == 1 and operands[0] is not None and (sigma := curve(node.op, node.attributes)):
-            if self.listed is None or node.name in self.listed:
-                return self._variables("curve", node, operands[0].degree, argument=operands[0], sigma=sigma)
-        return None
+        sigma = curve(node.op, node.attributes) if self.listed is None or node.name in self.listed else None
+        if sigma is None or len(node.operands) != 1 or operands[0] is None:
+            return None
+        return self._variables("curve", node, operands[0].degree, argument=operands[0], sigma=sigma)
 
     def _affine(self, node: Node, operands: list[Any], group: tuple[int, ...]) -> Any:
         """Σ L x + f(0): f(0) belongs to the constant part, which t multiplies where the degree is 1."""
@@ -188,7 +188,11 @@ class Reading:
             inside = name is not None and i in group
             if inside and operands[i] is None:
                 return None
-            fixed.append(torch.zeros(sizes(self.program.node(str(name))), dtype=torch.float64) if inside else self.ranges.constant(name))  # fmt: skip
+            fixed.append(
+                torch.zeros(sizes(self.program.node(str(name))), dtype=torch.float64)
+                if inside
+                else self.ranges.constant(name)
+            )
             if name is not None and fixed[-1] is None:
                 return None
         affine = Affine(node, describe(node), group, fixed)
@@ -215,7 +219,8 @@ class Reading:
                 rads[k][: len(x.mid)] += loose[k] if isinstance(loose, tuple) else loose
         summed = gamma(len(affine.places) + 1) if len(affine.places) > 1 or parts[0].any() else 0.0
         forms = [
-            Form(MidRad(m, _padded(r + summed * np.abs(m))), *degrees) for m, r in zip(mids, rads, strict=True)
+            Form(MidRad(m, _padded(r + summed * np.abs(m))), *degrees)
+            for m, r in zip(mids, rads, strict=True)
         ]
         return tuple(forms) if isinstance(start, tuple) else forms[0]
 
@@ -234,7 +239,10 @@ class Reading:
             given = operands[place]
             if given is None or given.moving:
                 return None
-            spread = [spec.spread(torch.from_numpy(v[0].copy()), shape).numpy() for v in (given.value.mid, given.value.rad)]
+            spread = [
+                spec.spread(torch.from_numpy(v[0].copy()), shape).numpy()
+                for v in (given.value.mid, given.value.rad)
+            ]
             laid[place] = MidRad(spread[0][None], spread[1][None])
         inside = spec.eps_mode == "inside"
         made = self._variables(

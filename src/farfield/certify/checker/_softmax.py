@@ -18,7 +18,7 @@ KEEPING = frozenset(["identity", "cast", "dropout", "reshape", "squeeze", "unsqu
 
 
 def difference_program(program: Program, output: str) -> Program | None:
-    """The program with l_i − l_j for every ordered pair i ≠ j as its output; ``None`` unless ``output`` is a softmax."""
+    """The program with l_i − l_j for every ordered pair i ≠ j as its output; ``None`` unless this is a softmax."""
     head = program.node(output)
     while head.op in KEEPING and head.role != "input" and describe(head).moves:
         head = program.node(head.operands[0])
@@ -31,9 +31,13 @@ def difference_program(program: Program, output: str) -> Program | None:
     matrix = torch.zeros(len(pairs), classes, dtype=torch.float64)
     for row, (i, j) in enumerate(pairs):
         matrix[row, i], matrix[row, j] = 1.0, -1.0
-    flat = Node("flat_logits", "reshape", "", (head.operands[0],), {"shape": (classes,)}, (classes,), torch.float64)
+    flat = Node(
+        "flat_logits", "reshape", "", (head.operands[0],), {"shape": (classes,)}, (classes,), torch.float64
+    )
     weight = Node("logit_pairs", "constant", shape=tuple(matrix.shape), dtype=torch.float64, role="constant")
-    step = Node("logit_pairing", "linear", "", (flat.name, weight.name, None), {}, (len(pairs),), torch.float64)
+    step = Node(
+        "logit_pairing", "linear", "", (flat.name, weight.name, None), {}, (len(pairs),), torch.float64
+    )
     end = Node(DIFFERENCES, "identity", "", (step.name,), {}, (len(pairs),), torch.float64, "output")
     return replace(
         program,

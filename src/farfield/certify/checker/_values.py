@@ -19,7 +19,21 @@ import torch
 from farfield.errors import FarfieldError
 from farfield.graph import Node, compute_node
 
-__all__ = ["EVALUATION", "TINY", "Array", "CertificateError", "MidRad", "Span", "U", "gamma", "positive_semidefinite", "round_up", "run", "sizes", "spectral_norm"]  # fmt: skip
+__all__ = [
+    "EVALUATION",
+    "TINY",
+    "Array",
+    "CertificateError",
+    "MidRad",
+    "Span",
+    "U",
+    "gamma",
+    "positive_semidefinite",
+    "round_up",
+    "run",
+    "sizes",
+    "spectral_norm",
+]
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Span: TypeAlias = tuple[Array, Array]

@@ -52,8 +52,8 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
     Raises
     ------
     CertificateError
-        Where a check fails, or the certificate is not written as one. The bound of a proof computed here may exceed the
-        stated one by 1e-9·max(1, |bound|); published bounds may not be below what is proved here.
+        Where a check fails, or the certificate is not written as one. The bound of a proof computed here may exceed
+        the stated one by 1e-9·max(1, |bound|); published bounds may not be below what is proved here.
     """
     data = _read(certificate)
     if inputs is None:
@@ -61,7 +61,9 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
         try:
             program = capture(model, inputs, dynamic_batch=False)
         except Exception as error:
-            raise CertificateError(f"The model does not run on the certificate's input_shape: {error}") from error
+            raise CertificateError(
+                f"The model does not run on the certificate's input_shape: {error}"
+            ) from error
     else:
         example = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         program = capture(model, example, dynamic_batch=False)
@@ -77,10 +79,14 @@ def check_program(program: Program, certificate: Any) -> bool:
     except CertificateError:
         raise
     except Exception as error:  # whatever a malformed certificate leads to is a refusal
-        raise CertificateError(f"The certificate is not written as one: {type(error).__name__}: {error}.") from error
+        raise CertificateError(
+            f"The certificate is not written as one: {type(error).__name__}: {error}."
+        ) from error
 
 
-def proof_reader(program: Program, output: str, domain: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], float]:
+def proof_reader(
+    program: Program, output: str, domain: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any]], float]:
     """Proof ↦ the bound of sign·f that it establishes by this checker's arithmetic; ranges are computed once."""
     checker = _Checker(program, output, *_domain(program, domain))
 
@@ -138,7 +144,9 @@ def _zeros(data: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
             made.append(torch.zeros(sizes, dtype=dtype))
         return tuple(made)
     except Exception as error:
-        raise CertificateError(f"input_shape and input_dtype are not written as they should be: {error}.") from error
+        raise CertificateError(
+            f"input_shape and input_dtype are not written as they should be: {error}."
+        ) from error
 
 
 def _number(value: Any, where: str) -> float:
@@ -164,8 +172,13 @@ def _domain(program: Program, domain: Mapping[str, Any]) -> tuple[dict[str, Span
     if kind in ("all", "halfspace"):  # what holds everywhere holds in a half-space
         return {}, real[0].name if len(real) == 1 else None
     if kind != "box" or not real:
-        raise CertificateError("A certificate's domain is all inputs, a half-space, or a box of the real inputs.")
-    ends = [np.array([_number(v, f"the box's {k} end") for v in _listed(domain[k], k)]) for k in ("lower", "upper")]
+        raise CertificateError(
+            "A certificate's domain is all inputs, a half-space, or a box of the real inputs."
+        )
+    ends = [
+        np.array([_number(v, f"the box's {k} end") for v in _listed(domain[k], k)])
+        for k in ("lower", "upper")
+    ]
     shapes = [tuple(int(d) for d in spec.shape) for spec in real]
     total = sum(math.prod(s) for s in shapes)
     if any(e.size != total for e in ends) or not (ends[0] <= ends[1]).all():
@@ -184,15 +197,21 @@ def _domain(program: Program, domain: Mapping[str, Any]) -> tuple[dict[str, Span
 def _check(program: Program, data: Mapping[str, Any]) -> bool:
     digest = model_hash(program)
     if digest != data["model_hash"]:
-        raise CertificateError(f"The model is not the certificate's: its hash is {digest}, not {data['model_hash']}.")
+        raise CertificateError(
+            f"The model is not the certificate's: its hash is {digest}, not {data['model_hash']}."
+        )
     output = data["output"]
     if output not in program.outputs:
         raise CertificateError(f"The program has no output {output!r}; it has {', '.join(program.outputs)}.")
     confined, unbounded = _domain(program, data["domain"])
     size = math.prod(int(d) for d in program.node(output).shape)
-    bounds = {s: [_number(v, f"{s}[{i}]") for i, v in enumerate(_listed(data[s], s))] for s in ("lower", "upper")}
+    bounds = {
+        s: [_number(v, f"{s}[{i}]") for i, v in enumerate(_listed(data[s], s))] for s in ("lower", "upper")
+    }
     if any(len(side) != size for side in bounds.values()):
-        raise CertificateError(f"{output!r} has {size} entries; the certificate bounds another number of them.")
+        raise CertificateError(
+            f"{output!r} has {size} entries; the certificate bounds another number of them."
+        )
     _check_witnesses(program, data, bounds, confined)
     proved = _Checker(program, output, confined, unbounded).all(_listed(data["proofs"], "proofs"))
     for index in range(size):
@@ -200,14 +219,17 @@ def _check(program: Program, data: Mapping[str, Any]) -> bool:
             found = proved.get((index, side), math.inf)
             if published < found:
                 raise CertificateError(
-                    f"The {side} bound of entry {index} is not proved: {published:.12g} is published, {found:.12g} is "
-                    "proved (both of sign·f)."
+                    f"The {side} bound of entry {index} is not proved: {published:.12g} is published, {found:.12g} "
+                    "is proved (both of sign·f)."
                 )
     return True
 
 
 def _check_witnesses(
-    program: Program, data: Mapping[str, Any], bounds: Mapping[str, Sequence[float]], confined: Mapping[str, Span]
+    program: Program,
+    data: Mapping[str, Any],
+    bounds: Mapping[str, Sequence[float]],
+    confined: Mapping[str, Span],
 ) -> None:
     """Stored values are values of the program, at inputs of the domain, and no bound is passed by one."""
     if any(spec.kind != "real" for spec in program.inputs):
@@ -218,18 +240,26 @@ def _check_witnesses(
             if witness.get("point") is None:
                 continue
             point = np.array([_number(v, "a witness's point") for v in witness["point"]])
-            value = float(program.evaluate(*_inputs(program, point, confined), keep=[output])[output].reshape(-1)[index])
+            value = float(
+                program.evaluate(*_inputs(program, point, confined), keep=[output])[output].reshape(-1)[index]
+            )
             stored, allowed = _number(witness["value"], "a witness's value"), WITNESS * max(1.0, abs(value))
             if not abs(value - stored) <= allowed:
-                raise CertificateError(f"The witness of {side}[{index}] reaches {value:.12g}, not {stored:.12g}.")
+                raise CertificateError(
+                    f"The witness of {side}[{index}] reaches {value:.12g}, not {stored:.12g}."
+                )
             low, high = bounds["lower"][index], bounds["upper"][index]
             if not low - allowed <= value <= high + allowed:
-                raise CertificateError(f"Entry {index} attains {value:.12g}, outside the published [{low:.12g}, {high:.12g}].")  # fmt: skip
+                raise CertificateError(
+                    f"Entry {index} attains {value:.12g}, outside the published [{low:.12g}, {high:.12g}]."
+                )
             attained = data.get(f"attained_{side}")
             if attained is not None:
                 claimed = _number(attained[index], f"attained_{side}[{index}]")
                 if (claimed > value + allowed) if side == "upper" else (claimed < value - allowed):
-                    raise CertificateError(f"attained_{side}[{index}] is {claimed:.12g}; its witness reaches {value:.12g}.")
+                    raise CertificateError(
+                        f"attained_{side}[{index}] is {claimed:.12g}; its witness reaches {value:.12g}."
+                    )
 
 
 def _inputs(program: Program, point: Any, confined: Mapping[str, Span]) -> list[torch.Tensor]:
@@ -241,7 +271,9 @@ def _inputs(program: Program, point: Any, confined: Mapping[str, Span]) -> list[
         begin += math.prod(shape)
         if part.size != math.prod(shape):
             raise CertificateError(f"A witness's point has {point.size} entries, too few for the inputs.")
-        low, high = (e.reshape(-1) for e in confined.get(spec.name, (np.array(-math.inf), np.array(math.inf))))
+        low, high = (
+            e.reshape(-1) for e in confined.get(spec.name, (np.array(-math.inf), np.array(math.inf)))
+        )
         loose = WITNESS * np.maximum(1.0, np.abs(part))
         if not ((part >= low - loose) & (part <= high + loose)).all():
             raise CertificateError("A witness lies outside the certificate's box.")
@@ -252,7 +284,9 @@ def _inputs(program: Program, point: Any, confined: Mapping[str, Span]) -> list[
 class _Checker:
     """Proofs about one output of one program over one domain."""
 
-    def __init__(self, program: Program, output: str, confined: dict[str, Span], unbounded: str | None) -> None:
+    def __init__(
+        self, program: Program, output: str, confined: dict[str, Span], unbounded: str | None
+    ) -> None:
         self.program, self.output, self.confined, self.unbounded = program, output, confined, unbounded
         self.ranges = Ranges(program, confined)
         self.size = math.prod(int(d) for d in program.node(output).shape)
@@ -265,7 +299,9 @@ class _Checker:
                 index, side, found = self.proved(proof)
                 bound = _number(proof["bound"], "its bound")
                 if not found <= bound + SPARE * max(1.0, abs(bound)):
-                    raise CertificateError(f"it states {bound:.12g} and proves {found:.12g}: {found - bound:.3g} more.")
+                    raise CertificateError(
+                        f"it states {bound:.12g} and proves {found:.12g}: {found - bound:.3g} more."
+                    )
             except CertificateError as error:
                 raise CertificateError(f"Proof {number}: {error}") from error
             best[index, side] = min(best.get((index, side), math.inf), found)
