@@ -53,7 +53,7 @@ def _interval_data(program: Program, lower: list[float], upper: list[float], sha
 # ------------------------------------------------------------------ accepted
 
 
-@pytest.mark.parametrize("which", range(7))
+@pytest.mark.parametrize("which", range(8))
 def test_honest_certificates_are_accepted(which: int) -> None:
     """Cells, duals, intervals, softmax; numbers, a norm's bias and a mean among the operators; its own witnesses."""
     case = cases()[which]
@@ -233,7 +233,7 @@ def test_a_cast_to_integers_is_no_affine_map() -> None:
 def test_the_reading_is_the_program(seed: int) -> None:
     """The output's form at the values of the layers is the output, within its radii."""
     torch.manual_seed(seed)
-    model = Plain(3).double()
+    model = Plain(3, numbers=True).double()
     program = _program(model, 1, 3)
     reading = Reading(Ranges(program), "output", (), program.inputs[0].name)
     x = torch.randn(1, 3, dtype=DOUBLE)

@@ -60,9 +60,8 @@ class Slopes:
         return Slopes(self.start * factor, self.slope * MidRad(factor.mid[None], factor.rad[None]))
 
     def better(self, other: Slopes) -> Slopes:
-        """Entry by entry the one that says more."""
-        mine, its = self.start.rad + self.spread, other.start.rad + other.spread
-        keep = ~(its < mine)
+        """Entry by entry the one that leaves less open; what follows the axes is not open."""
+        keep = ~(other.start.rad + other.slope.rad.sum(0) < self.start.rad + self.slope.rad.sum(0))
         pick = lambda a, b: np.where(keep, a, b)  # noqa: E731
         return Slopes(
             MidRad(pick(self.start.mid, other.start.mid), pick(self.start.rad, other.start.rad)),

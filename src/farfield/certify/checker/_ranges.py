@@ -183,7 +183,7 @@ class _Step:
             return found
         number = self.attributes.get(key)
         present = place < len(self.node.inputs) and self.node.inputs[place] is not None
-        return None if present or not isinstance(number, int | float) else (np.array(float(number)),) * 2
+        return None if present or not isinstance(number, int | float) else _point(float(number))
 
     def _picked(self, side: int) -> list[Any]:
         """The operands' ends that give the lower (0) or upper (1) end; constants as they are."""
@@ -322,27 +322,37 @@ class _Step:
 # -- interval arithmetic -------------------------------------------------------------------------------------
 
 
+def _span(low: Any, high: Any) -> Span:
+    return np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+
+
+def _point(value: float) -> Span:
+    return _span(value, value)
+
+
 def _plus(a: Span, b: Span) -> Span:
-    return np.nextafter(a[0] + b[0], -math.inf), np.nextafter(a[1] + b[1], math.inf)
+    return _span(np.nextafter(a[0] + b[0], -math.inf), np.nextafter(a[1] + b[1], math.inf))
 
 
 def _times(a: Span, b: Span) -> Span:
     """Products of two intervals; 0·∞ is 0."""
     ends = [np.where((x == 0) | (y == 0), 0.0, x * y) for x in a for y in b]
-    return np.nextafter(np.minimum.reduce(ends), -math.inf), np.nextafter(np.maximum.reduce(ends), math.inf)
+    return _span(
+        np.nextafter(np.minimum.reduce(ends), -math.inf), np.nextafter(np.maximum.reduce(ends), math.inf)
+    )
 
 
 def _inverse(b: Span) -> Span:
     """1/b; unbounded where b may be 0."""
     sure = (b[0] > 0) | (b[1] < 0)
     lo, hi = np.nextafter(1.0 / b[1], -math.inf), np.nextafter(1.0 / b[0], math.inf)
-    return np.where(sure, lo, -math.inf), np.where(sure, hi, math.inf)
+    return _span(np.where(sure, lo, -math.inf), np.where(sure, hi, math.inf))
 
 
 def _sizes_of(x: Span) -> Span:
     """Range of |x|."""
     low = np.where((x[0] <= 0) & (x[1] >= 0), 0.0, np.minimum(np.abs(x[0]), np.abs(x[1])))
-    return low, np.maximum(np.abs(x[0]), np.abs(x[1]))
+    return _span(low, np.maximum(np.abs(x[0]), np.abs(x[1])))
 
 
 def _closer_norm(low: Array, high: Array, spec: NormSpec, count: float) -> Span:
@@ -418,7 +428,7 @@ def _lerp(step: _Step) -> Any:
     a, b, w = step.operand(0, "input"), step.operand(1, "end"), step.operand(2, "weight")
     if a is None or b is None or w is None:
         return None
-    back = _plus((np.array(1.0),) * 2, (-w[1], -w[0]))
+    back = _plus(_point(1.0), _span(-w[1], -w[0]))
     return _plus(_times(a, back), _times(b, w))
 
 
@@ -522,9 +532,8 @@ def _dropout(step: _Step) -> Any:
         return _averaging(step)
     if step.given[0] is None or float(step.attributes["p"]) >= 1:
         return None
-    low, high = _times(
-        step.given[0], _inverse(_plus((np.array(1.0),) * 2, (np.array(-float(step.attributes["p"])),) * 2))
-    )
+    kept = _plus(_point(1.0), _point(-float(step.attributes["p"])))
+    low, high = _times(step.given[0], _inverse(kept))
     return np.minimum(low, 0.0), np.maximum(high, 0.0)
 
 
