@@ -11,10 +11,10 @@ from __future__ import annotations
 from farfield._callable_module import make_callable
 from farfield.certify._certificate import Certificate
 from farfield.certify._certify import UnboundedError, certify
-from farfield.certify._check import CertificateError, verify_certificate
 from farfield.certify._hash import model_hash
 from farfield.certify._penalty import OutputRangePenalty
 from farfield.certify._search import Attained, attained
+from farfield.certify.checker import CertificateError, verify_certificate
 
 __all__ = [
     "Attained",
