@@ -19,7 +19,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def program_row(seed: int, settings: Settings, small: bool) -> dict[str, Any]:
     return row
 
 
-def network_row(seed: int, settings: Settings) -> dict[str, Any]:
+def network_row(seed: int, settings: Settings, _: bool = False) -> dict[str, Any]:
     """One module stack: certified, attacked, verified, forged."""
     model, dim, what = network(seed, largest=128, deepest=4)
     outcome = Outcome(seed, True, verdict="BOUNDED", cause=what)
@@ -114,27 +114,26 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def rows(words: argparse.Namespace, done: set[tuple[str, int]]) -> Iterator[dict[str, Any]]:
-    """Every outcome that is not there yet."""
+def rows(words: argparse.Namespace, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every outcome that is not among those found."""
     settings = Settings(seconds=words.seconds, twins=1)
+    done = {(r["kind"], r["seed"]) for r in found}
     jobs = [("program", s) for s in range(words.seed, words.seed + words.count)]
     jobs += [("network", s) for s in range(words.seed, words.seed + words.networks)]
-    forged = 0
     for kind, seed in jobs:
         if (kind, seed) not in done:
-            row = (
-                program_row(seed, settings, words.shrink)
-                if kind == "program"
-                else network_row(seed, settings)
-            )
-            yield {"kind": kind, **row}
+            make = program_row if kind == "program" else network_row
+            yield {"kind": kind, **make(seed, settings, words.shrink)}
     many = replace(settings, forgeries=25, twins=4, horizon=False)
-    seed = words.seed
+    earlier = [r for r in found if r["kind"] == "forgeries"]
+    forged, seed = (
+        sum(r["forgeries"] for r in earlier),
+        max([words.seed - 1, *(r["seed"] for r in earlier)]) + 1,
+    )
     while forged < words.forgeries:
-        row = program_row(seed, many, words.shrink) if seed % 2 else network_row(seed, many)
+        row = (program_row if seed % 2 else network_row)(seed, many, words.shrink)
         forged, seed = forged + row["forgeries"], seed + 1
-        if ("forgeries", seed) not in done:
-            yield {"kind": "forgeries", **row}
+        yield {"kind": "forgeries", **row}
 
 
 def main() -> None:
@@ -153,7 +152,7 @@ def main() -> None:
     if words.out is not None and words.out.exists():
         found = [json.loads(line) for line in words.out.read_text().splitlines()]
     begun, total = time.monotonic(), words.count + words.networks
-    for row in rows(words, {(r["kind"], r["seed"]) for r in found}):
+    for row in rows(words, tuple(found)):
         found.append(row)
         if words.out is not None:
             with words.out.open("a") as file:

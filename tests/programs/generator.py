@@ -10,6 +10,7 @@ from __future__ import annotations
 import linecache
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,9 +18,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from programs.operations import BOUNDED, GROWS, OPERATIONS, Scribe, Size, Value, finish
+from programs.operations import (
+    BOUNDED,
+    ENTRYWISE,
+    GROWS,
+    NORMS,
+    OPERATIONS,
+    PAIRS,
+    ROWS,
+    Scribe,
+    Size,
+    Value,
+    fill,
+    finish,
+)
 
-__all__ = ["Plan", "Source", "Step", "build", "random_plan"]
+__all__ = ["Plan", "Source", "Step", "build", "random_plan", "singles"]
 
 PRELUDE = '''import torch
 import torch.nn.functional as F
@@ -244,3 +258,31 @@ def random_plan(seed: int, longest: int = 9) -> Plan:
         operands = (pool[-1] if rng.random() < 0.75 else operands[0], *operands[1:])
         steps.append(Step(len(steps), name, operands, rng.randrange(10**9)))
     return Plan(seed, tuple(shapes), tuple(steps), rng.randrange(10**9), rng.random() < 0.3)
+
+
+def singles() -> Iterator[tuple[str, Source]]:
+    """Every operation alone: on a linear map of the input, and behind a norm. (what, program)."""
+    begin = ("self.p0 = draw(nn.Linear(2, 3), 1, 1.0)", "self.p1 = draw(nn.Linear(3, 3), 2, 1.0)")
+    tables = {"entrywise": ENTRYWISE, "row": ROWS, "norm": NORMS, "pair": PAIRS}
+    for kind, table in tables.items():
+        for template, effect in table.items():
+            for norm in (False, True):
+                scribe = Scribe(parts=list(begin))
+                scribe.begin(len(template), "2")
+                first = "F.layer_norm(self.p0(x), (3,))" if norm else "self.p0(x)"
+                lines = [f"h0 = {first}"]
+                if kind == "pair":
+                    lines.append(
+                        "h1 = F.layer_norm(self.p1(self.p0(x)), (3,))" if norm else "h1 = self.p1(self.p0(x))"
+                    )
+                lines.append(f"h2 = {fill(scribe, template, 3, a='h0', b='h1')}")
+                lines.append(f"return {scribe.part('nn.Linear(3, 1)')}(h2) + 0.5")
+                size: Size = (
+                    BOUNDED
+                    if norm or kind == "norm" or effect == "bound"
+                    else GROWS
+                    if effect == "keep"
+                    else "open"
+                )
+                what = f"{template}{' behind a norm' if norm else ''}"
+                yield what, Source(("x",), ((2,),), tuple(scribe.parts), tuple(lines), size, False, False)

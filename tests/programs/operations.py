@@ -13,7 +13,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["BOUNDED", "GROWS", "OPEN", "OPERATIONS", "Scribe", "Value", "finish", "normed"]
+__all__ = [
+    "BOUNDED",
+    "ENTRYWISE",
+    "GROWS",
+    "NORMS",
+    "OPEN",
+    "OPERATIONS",
+    "PAIRS",
+    "ROWS",
+    "Scribe",
+    "Size",
+    "Value",
+    "fill",
+    "finish",
+    "normed",
+]
 
 Size = Literal["bounded", "grows", "open"]
 BOUNDED: Size = "bounded"
@@ -155,8 +170,8 @@ ENTRYWISE: dict[str, str] = {
     "{a}.clamp(-9, 9).long().to({a}.dtype)": "bound", "{a} + (3 * torch.tanh({a})).int()": "keep",
     "{a}.bool().to({a}.dtype)": "bound", "({a} > {c}).to({a}.dtype)": "bound", "{a} * ({a} > 0)": "loose",
     "{a} * ({a} > {c}).to({a}.dtype)": "loose", "torch.where({a} > {c}, {a}, {k})": "loose",
-    "torch.where({a}.abs() < {p}, {a}, {c})": "bound", "{a}.masked_fill({a} < {c}, {k})": "loose",
-    "{a}.masked_fill({a}.abs() > {p}, 0.0)": "bound", "{a} * ~({a} > 0)": "loose",
+    "torch.where({a}.abs() < {p}, {a}, {c})": "bound", "{a}.maskedfill({a} < {c}, {k})": "loose",
+    "{a}.maskedfill({a}.abs() > {p}, 0.0)": "bound", "{a} * ~({a} > 0)": "loose",
     "F.dropout({a}, 0.3, training=self.training)": "keep",
     "torch.relu({a}) - torch.relu({a} - {p})": "bound",
     "F.relu({a} - {p}) - 2 * F.relu({a}) + F.relu({a} + {p})": "bound", "({a} + {a}) / 2": "keep",
@@ -205,7 +220,7 @@ PAIRS: dict[str, str] = {
     "{a} / (F.softplus({b}) + 0.1)": "loose", "{a} / (1 + {a}.abs() + {b}.abs())": "bound",
     "torch.lerp({a}, {b}, 0.3)": "loose", "torch.addcmul({a}, {b}, {b}, value=0.1)": "loose",
     "torch.hypot({a}, {b})": "either", "{a} * ({b} > 0)": "loose",
-    "{a}.masked_fill({b} > {c}, {k})": "loose", "{a} + torch.tanh({b}).round()": "first",
+    "{a}.maskedfill({b} > {c}, {k})": "loose", "{a} + torch.tanh({b}).round()": "first",
     "torch.sigmoid({b}) * {a} + (1 - torch.sigmoid({b})) * {c}": "loose", "torch.tanh({b}) + {a}": "first",
     "torch.atan2({a}, 1 + {b} ** 2)": "bound", "({a} > {b}).to({a}.dtype)": "bound",
     "F.layer_norm({a}, ({w},)) * (1 + {b}) + {b}": "second",
@@ -221,7 +236,7 @@ def _drawn(scribe: Scribe, templates: dict[str, str]) -> str:
     return scribe.rng.choice([t for t, effect in templates.items() if (effect == "bound") == wanted])
 
 
-def _fill(scribe: Scribe, template: str, w: int, **names: str) -> str:
+def fill(scribe: Scribe, template: str, w: int, **names: str) -> str:
     """Put numbers, parts and operands into a template."""
     made = {
         "c": scribe.number, "k": scribe.number, "p": scribe.positive, "eps": scribe.norm_eps, "w": lambda: str(w),
@@ -244,19 +259,19 @@ def _fill(scribe: Scribe, template: str, w: int, **names: str) -> str:
 @operation(1, 12)
 def entrywise(scribe: Scribe, a: Value) -> tuple[str, tuple[int, ...], Size]:
     template = _drawn(scribe, ENTRYWISE)
-    return _fill(scribe, template, a.width, a=a.name), a.shape, _kept(ENTRYWISE[template], a.size)
+    return fill(scribe, template, a.width, a=a.name), a.shape, _kept(ENTRYWISE[template], a.size)
 
 
 @operation(1, 4)
 def row(scribe: Scribe, a: Value) -> tuple[str, tuple[int, ...], Size]:
     template = _drawn(scribe, ROWS)
-    return _fill(scribe, template, a.width, a=a.name), a.shape, _kept(ROWS[template], a.size)
+    return fill(scribe, template, a.width, a=a.name), a.shape, _kept(ROWS[template], a.size)
 
 
 def normed(scribe: Scribe, a: Value) -> tuple[str, tuple[int, ...], Size]:
     """A norm of the last axis: bounded whatever comes in."""
     template = scribe.rng.choice([t for t, need in NORMS.items() if need != "two" or a.width > 1])
-    return _fill(scribe, template, a.width, a=a.name), a.shape, BOUNDED
+    return fill(scribe, template, a.width, a=a.name), a.shape, BOUNDED
 
 
 operation(1, 2)(normed)
@@ -311,7 +326,7 @@ def pair(scribe: Scribe, a: Value, b: Value) -> tuple[str, tuple[int, ...], Size
     else:
         size = GROWS if effect == "either" and GROWS in sizes else _kept(effect, *sizes)
     name = other if other == b.name else f"({other})" if " " in other else other
-    return _fill(scribe, template, a.width, a=a.name, b=name), a.shape, size
+    return fill(scribe, template, a.width, a=a.name, b=name), a.shape, size
 
 
 @operation(2, 2)
