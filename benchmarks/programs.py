@@ -1,6 +1,7 @@
 """Random programs, networks and forgeries by the thousand: what leaks, what is wrong, what is refused.
 
     python -m benchmarks.programs --count 3000 --seed 0 [--out programs.jsonl] [--shrink]
+    python -m benchmarks.programs --singles
     python -m benchmarks.programs --networks 1000
     python -m benchmarks.programs --forgeries 5000
 
@@ -35,7 +36,7 @@ from farfield._provenance import provenance
 from farfield.certify import CertificateError
 from programs.examine import Outcome, Settings, examine, plan_fails, refusal_kind
 from programs.forgeries import false_claims
-from programs.generator import random_plan
+from programs.generator import random_plan, singles
 from programs.shrink import shrink
 
 KINDS = (
@@ -49,13 +50,19 @@ KINDS = (
 )
 
 
+def _row(outcome: Outcome) -> dict[str, Any]:
+    row = asdict(outcome)
+    for fault, said in zip(outcome.faults, row["faults"], strict=True):
+        said["key"] = fault.key
+    return row
+
+
 def program_row(seed: int, settings: Settings, small: bool) -> dict[str, Any]:
     """One program; its faults with a minimal program each, where that is wanted."""
     plan = random_plan(seed)
     outcome = examine(plan.write(), seed, settings)
-    row = asdict(outcome)
+    row = _row(outcome)
     for fault, said in zip(outcome.faults, row["faults"], strict=True):
-        said["key"] = fault.key
         if small and fault.kind != "announced refusal":
             least = shrink(plan, lambda p, key=fault.key: plan_fails(p, key, seed, settings), tries=40)
             said["program"] = least.write().body()
@@ -87,7 +94,7 @@ def network_row(seed: int, settings: Settings, _: bool = False) -> dict[str, Any
         except CertificateError:
             continue
         outcome.add("accepted forgery", done)
-    return asdict(outcome)
+    return _row(outcome)
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -124,6 +131,9 @@ def rows(words: argparse.Namespace, found: Sequence[dict[str, Any]]) -> Iterator
         if (kind, seed) not in done:
             make = program_row if kind == "program" else network_row
             yield {"kind": kind, **make(seed, settings, words.shrink)}
+    for seed, (what, source) in enumerate(singles() if words.singles else ()):
+        if ("single", seed) not in done:
+            yield {"kind": "single", "what": what, **_row(examine(source, seed, settings))}
     many = replace(settings, forgeries=25, twins=4, horizon=False)
     earlier = [r for r in found if r["kind"] == "forgeries"]
     forged, seed = (
@@ -142,6 +152,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=0, help="random programs")
     parser.add_argument("--networks", type=int, default=0, help="module stacks")
     parser.add_argument("--forgeries", type=int, default=0, help="forged certificates")
+    parser.add_argument("--singles", action="store_true", help="every operation alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.2, help="of search for a certificate")
     parser.add_argument("--shrink", action="store_true", help="print a minimal program for every fault")

@@ -91,7 +91,9 @@ class Scribe:
             return self.rng.choice(same)
         self._count += 1
         name = f"self.p{self.label}" + ("abcdefghij"[self._count - 1] if self._count > 1 else "")
-        scale = self.rng.choice(["0.1", "0.5", "0.7", "1.0", "1.0", "3.0", "30.0", "1e3"])
+        scale = self.rng.choice(
+            ["0.1", "0.5", "0.7", "1.0", "1.0", "3.0", "30.0", "1e3", "1e6"][: 8 + (self.rng.random() < 0.2)]
+        )
         bias = self.rng.choice(["None"] * 12 + ["300.0"])
         said = f", bias={bias}" if bias != "None" else ""
         self.parts.append(f"{name} = draw({made}, {self.rng.randrange(10**6)}, {scale}{said})")

@@ -7,6 +7,7 @@ The seeds rotate by date. A failure prints its seed and a minimal program; one s
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import random
 from dataclasses import replace
@@ -19,7 +20,7 @@ from farfield.growth import Status
 from programs import examine as examine_module
 from programs.attack import Target, attack
 from programs.examine import Fault, Settings, examine, plan_fails
-from programs.generator import Plan, Source, build, random_plan
+from programs.generator import Plan, Source, build, random_plan, singles
 from programs.known import KNOWN
 from programs.shrink import shrink
 
@@ -37,16 +38,29 @@ def unknown_to_us(fault: Fault) -> bool:
     return fault.kind in GRAVE and not any(k.covers(fault.kind, fault.text) for k in KNOWN)
 
 
+def examined(source: Source, seed: int, plan: Plan | None = None) -> None:
+    """Fail with the faults of a program, and with a small one that has the first of them."""
+    faults = [f for f in examine(source, seed, CHEAP).faults if unknown_to_us(f)]
+    if not faults:
+        return
+    if plan is not None:
+        source = shrink(plan, lambda p: plan_fails(p, faults[0].key, seed, CHEAP), tries=30).write()
+    found = "\n".join(f"{f.kind}: {f.text}" for f in faults)
+    pytest.fail(f"FARFIELD_PROGRAMS_SEED={seed}\n{found}\n\n{source.script()}", pytrace=False)
+
+
 @pytest.mark.parametrize("block", range(-(-COUNT // BLOCK)))
 def test_random_programs(block: int) -> None:
     for seed in range(FIRST + BLOCK * block, FIRST + min(COUNT, BLOCK * (block + 1))):
         plan = random_plan(seed)
-        faults = [f for f in examine(plan.write(), seed, CHEAP).faults if unknown_to_us(f)]
-        if faults:
-            key = faults[0].key
-            small = shrink(plan, lambda p: plan_fails(p, key, seed, CHEAP), tries=30)  # noqa: B023
-            found = "\n".join(f"{f.kind}: {f.text}" for f in faults)
-            pytest.fail(f"FARFIELD_PROGRAMS_SEED={seed}\n{found}\n\n{small.write().script()}", pytrace=False)
+        examined(plan.write(), seed, plan)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_operations_alone(part: int) -> None:
+    """A tenth of them each day."""
+    for _, source in itertools.islice(singles(), FIRST // 1000 % 10 + 10 * part, None, 40):
+        examined(source, FIRST)
 
 
 @pytest.mark.parametrize(
