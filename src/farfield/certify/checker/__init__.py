@@ -1,7 +1,8 @@
 """The checker: someone who trusts neither the prover nor its author can rely on what it accepts.
 
 Holds: plain intervals, a reading of programs, the bound that a dual's multipliers give, mean-value forms over cells.
-May import: graph, errors, the model's hash. Never: anything else of certify, or a number of the prover's.
+May import: certify, errors, graph.
+Never: anything else of certify, or a number of the prover's.
 """
 
 from __future__ import annotations
