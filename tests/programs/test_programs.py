@@ -65,7 +65,7 @@ def test_operations_alone(part: int) -> None:
 
 @pytest.mark.parametrize(
     "known",
-    [pytest.param(k, marks=pytest.mark.xfail(strict=True, reason=k.name)) for k in KNOWN],
+    [pytest.param(k, marks=pytest.mark.xfail(strict=k.steady, reason=k.name)) for k in KNOWN],
     ids=lambda k: k.name,
 )
 def test_a_known_fault_is_mended(known) -> None:
@@ -91,7 +91,7 @@ def test_mpmath_and_float64_agree(seed: int) -> None:
 def norm_and_head() -> Source:
     """Its range is known: ±√4·‖…‖ of a row of weights."""
     parts = ("self.p0 = draw(nn.Linear(3, 4), 1, 1.0)", "self.p1 = draw(nn.Linear(4, 1), 2, 1.0)")
-    lines = ("h0 = F.layer_norm(self.p0(x), (4,))", "return self.p1(h0) + 1.5")
+    lines = ("h0 = F.layer_norm(self.p0(x), (4,))", "return self.p1(h0)")
     return Source(("x",), ((3,),), parts, lines, "bounded", False, False)
 
 
@@ -105,7 +105,8 @@ def test_a_narrowed_certificate_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> No
 
     def narrowed(*args, **kwargs):
         made = honest(*args, **kwargs)
-        middle, half = (made.upper + made.lower) / 2, (made.upper - made.lower) / 2
+        low, high = made.attained_lower, made.attained_upper  # whatever the bounds are, this is inside
+        middle, half = (low + high) / 2, (high - low) / 2
         for name, value in (
             ("attained_lower", middle),
             ("attained_upper", middle),
@@ -157,7 +158,7 @@ def test_the_attack_reaches_the_known_range() -> None:
     w, b = target.model.p1.weight[0], float(target.model.p1.bias)
     reach = 2.0 * float((w - w.mean()).norm())
     assert float(high - low) >= 0.98 * 2 * reach
-    assert b + 1.5 - reach <= float(low) and float(high) <= b + 1.5 + reach
+    assert b - reach <= float(low) and float(high) <= b + reach
 
 
 def test_shrinking_keeps_what_fails_and_little_else() -> None:
