@@ -2,12 +2,22 @@
 
 import dataclasses
 import functools
+import math
 
 import pytest
 import torch
 
 from farfield.gaussian import scalar_function, scalar_function_names
-from farfield.graph import Node, compute_node, describe, linear_part, operator, operator_names, operators
+from farfield.graph import (
+    Node,
+    compose,
+    compute_node,
+    describe,
+    linear_part,
+    operator,
+    operator_names,
+    operators,
+)
 from graph.support import raw_program
 from graph.test_operators import Examples
 
@@ -89,12 +99,26 @@ def check_monotone(node, tensors, facts):
             assert not bool(fell.any()), (node.op, position)
 
 
+def check_range(node, tensors, facts):
+    """The example's operands, and others a thousand times as large, stay within the range."""
+    lo, hi = facts.range
+    for factor in (1.0, -1.0, 1e3, -1e3):
+        given = [factor * t if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in tensors]
+        value = run(node, given)
+        if value.is_complex():
+            continue
+        inside = value[~value.isnan()] if value.is_floating_point() else value
+        assert bool((inside >= lo).all() and (inside <= hi).all()), node.op
+        assert not facts.positive or lo >= 0.0
+
+
 def check_moves(node, tensors, facts):
     sources = [tensors[i] for i in facts.linear[0] if i < len(tensors) and tensors[i] is not None]
     named = operator(node.op).arguments
     numbers = [node.attributes[n] for n in named if isinstance(node.attributes.get(n), int | float)]
     flat = [s.reshape(-1) for source in sources for s in (source if isinstance(source, tuple) else (source,))]
-    pool = {*(complex(v) for t in flat for v in t.tolist()), 0j, *(complex(n) for n in numbers)}
+    pool = {*(complex(v) for t in flat for v in t.tolist()), *(complex(n) for n in numbers)}
+    pool |= {0j} if facts.fills else set()
     assert {complex(v) for v in run(node, tensors).tolist()} <= pool, node.op
 
 
@@ -167,6 +191,8 @@ def test_facts_hold(name):
             check_scalar(node, tensors, facts)
         if facts.positive:
             assert bool((run(node, tensors) > 0).all())
+        if facts.deterministic and facts.range != (-math.inf, math.inf):
+            check_range(node, tensors, facts)
 
 
 def test_most_linear_operators_are_really_checked():
@@ -188,6 +214,27 @@ def test_a_false_fact_is_noticed(op, claim):
 
     with pytest.raises(AssertionError):
         falsely()
+
+
+@pytest.mark.parametrize("name", [op.name for op in operators() if op.composed is not None])
+def test_a_composition_computes_the_operator(name):
+    composed = 0
+    for node, tensors in calls(name):
+        values = {n: t for n, t in zip(node.inputs, tensors, strict=True) if n is not None}
+        for part in compose(node):
+            given = [None if n is None else values[n] for n in part.inputs]
+            values[part.name] = compute_node(part, given, {}, torch.float64)
+            composed += 1
+        if node.name in values:
+            expected = compute_node(node, tensors, {}, torch.float64)
+            torch.testing.assert_close(values[node.name], expected, rtol=1e-12, atol=1e-12)
+    assert composed
+
+
+def test_a_range_that_is_too_small_is_noticed():
+    node, tensors = calls("square")[0]
+    with pytest.raises(AssertionError):
+        check_range(node, tensors, dataclasses.replace(describe(node), range=(0.0, 1.0)))
 
 
 def test_a_falling_function_is_not_called_rising():

@@ -1,5 +1,6 @@
 """The program value itself: its invariants, its graph, its sizes."""
 
+import math
 import pickle
 
 import networkx as nx
@@ -120,3 +121,20 @@ def test_defaults_are_filled_in_and_axes_count_from_the_front():
     add = program.find("add")[0]
     assert add.inputs[1] is None
     assert add.attributes == {"other": 2, "alpha": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "most"),
+    [
+        ("s0", 1, math.inf),
+        ("u0", 0, math.inf),
+        ("4*s0", 4, math.inf),
+        ("s0 - 3", -2, math.inf),
+        ("3 - s0", -math.inf, 2),
+        ("floor(s0/3)", -math.inf, math.inf),
+        ("Max(1, s0 - 2)", 1, math.inf),
+    ],
+)
+def test_a_size_is_bounded_by_its_expression(text, least, most):
+    """Only a symbol itself is known to be at least 1; what is computed from it can be 0 or negative."""
+    assert SymbolicSize(sympy.sympify(text)).bounds == (least, most)

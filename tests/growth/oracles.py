@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from farfield.graph import Program
-from farfield.growth import Analysis
+from farfield.growth._analysis import Analysis
 from farfield.growth._horizon import follow, read
 from farfield.growth._rate import Level
 

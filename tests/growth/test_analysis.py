@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from farfield.errors import UnknownNameError
 from farfield.graph import Example, Operator, capture, register_operator
 from farfield.graph.operators import unregister_operator
-from farfield.growth import Kind, Site, analyse_growth, register_growth_rule, unregister_growth_rule
+from farfield.growth import Kind, register_growth_rule
+from farfield.growth._analysis import analyse_growth
 from farfield.growth._extent import Extent, interval
+from farfield.growth._registry import Site, unregister_growth_rule
 from growth.oracles import RADII, Plain, interval_violations, rate_violations
 
 X = torch.zeros(2, 6)

@@ -11,22 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from farfield.graph import Program, capture, operator, operator_names
-from farfield.growth import (
-    Site,
-    analyse_growth,
-    growth_rule_names,
-    jet_rule_names,
-    register_growth_rule,
-    register_jet_rule,
-)
+from farfield.graph import Node, Program, capture, operator, operator_names
+from farfield.growth import register_growth_rule, register_jet_rule
+from farfield.growth._analysis import analyse_growth
 from farfield.growth._extent import Extent, interval, join
-from farfield.growth._registry import GrowthRule, find_growth_rule
-from farfield.growth._step import JetRule, find_jet_rule
+from farfield.growth._registry import GROWTH_RULES, GrowthRule, Site
+from farfield.growth._step import JET_RULES, JetRule
+from farfield.growth.jets import rule_of
 from growth.oracles import RADII, Plain, horizon_violations, interval_violations, rate_violations
 
-WITHOUT_GROWTH_RULE: set[str] = set()
-"""Operators that answer UNKNOWN on purpose."""
 WITHOUT_JET_RULE = {
     "adaptive_max_pool",
     "angle",
@@ -68,7 +61,7 @@ def program_of(name: str, index: int) -> Program:
 @contextmanager
 def growth_rule_of(op: str, rule: GrowthRule) -> Iterator[None]:
     """Another growth rule for the length of a test."""
-    before = find_growth_rule(op)
+    before = GROWTH_RULES.find(Node("", op))
     register_growth_rule(op, rule)
     try:
         yield
@@ -80,7 +73,7 @@ def growth_rule_of(op: str, rule: GrowthRule) -> Iterator[None]:
 @contextmanager
 def jet_rule_of(op: str, rule: JetRule) -> Iterator[None]:
     """Another jet rule for the length of a test."""
-    before = find_jet_rule(op)
+    before = JET_RULES.find(Node("", op))
     register_jet_rule(op, rule)
     try:
         yield
@@ -89,14 +82,26 @@ def jet_rule_of(op: str, rule: JetRule) -> Iterator[None]:
         register_jet_rule(op, before)
 
 
-def test_every_operator_has_a_growth_rule() -> None:
-    missing = set(operator_names()) - set(growth_rule_names())
-    assert missing == WITHOUT_GROWTH_RULE, missing ^ WITHOUT_GROWTH_RULE
+def _nodes(name: str) -> list[Node]:
+    return [node for i in range(len(operator(name).examples)) for node in program_of(name, i).find(name)]
 
 
-def test_every_operator_has_a_jet_rule() -> None:
-    missing = set(operator_names()) - set(jet_rule_names())
-    assert missing <= WITHOUT_JET_RULE, missing - WITHOUT_JET_RULE
+@pytest.mark.parametrize("name", operator_names())
+def test_every_operator_has_a_growth_rule(name: str) -> None:
+    """A rule of its own, or what it is composed of, or what its facts say."""
+    for index in range(len(operator(name).examples)):
+        analysis = analyse_growth(program_of(name, index))
+        found = [
+            doubt.text
+            for node in program_of(name, index).find(name)
+            for doubt in analysis.extent(node.name).doubts
+        ]
+        assert not any("no growth rule" in text for text in found)
+
+
+@pytest.mark.parametrize("name", sorted(set(operator_names()) - WITHOUT_JET_RULE))
+def test_every_operator_has_a_jet_rule(name: str) -> None:
+    assert all(rule_of(node) is not None for node in _nodes(name))
 
 
 def _batches(inputs: tuple[Tensor, ...], generator: torch.Generator) -> Iterator[list[Tensor]]:

@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
-from farfield.growth import Extent, Site, Status, register_growth_rule
-from farfield.growth._extent import interval
-from farfield.growth._registry import find_growth_rule
+from farfield.graph import Node
+from farfield.growth import Status, register_growth_rule
+from farfield.growth._extent import Extent, interval
+from farfield.growth._registry import GROWTH_RULES, Site
 from growth.random_graphs import Outcome, examine, random_model
 
 FEW, MANY = range(30), range(10_000, 12_000)
@@ -52,7 +53,7 @@ def test_a_wrong_rule_is_caught(op: str, block: str) -> None:
     """An operator wrongly counted as bounding gives claims, or verdicts, that evaluation contradicts."""
     seeds = [s for s in range(200) if any(step.name == block for step in random_model(s)[0].steps)][:4]
     assert not any(examine(seed).wrong for seed in seeds)
-    before = find_growth_rule(op)
+    before = GROWTH_RULES.find(Node("", op))
     assert before is not None
     register_growth_rule(op, _bounding)
     try:

@@ -14,17 +14,10 @@ from torch.nn import functional
 
 from farfield.errors import InvalidValueError
 from farfield.graph import capture
-from farfield.growth import (
-    Kind,
-    Status,
-    analyse,
-    analyse_growth,
-    bounding_cut,
-    escape_path,
-    escape_paths,
-    find_witness,
-    insertion_cut,
-)
+from farfield.growth import Kind, Status, analyse
+from farfield.growth._analysis import analyse_growth
+from farfield.growth._paths import bounding_cut, escape_path, escape_paths, insertion_cut
+from farfield.growth._witness import find_witness
 from growth.oracles import Plain
 
 X = torch.zeros(2, 6)

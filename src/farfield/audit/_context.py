@@ -12,7 +12,8 @@ from farfield.audit._result import Place
 from farfield.audit._sample import one_sample
 from farfield.audit._special import structure_warnings
 from farfield.graph import Node, Program, describe
-from farfield.growth import EscapePath, GrowthReport, Status, Verdict
+from farfield.growth import GrowthReport, Status, Verdict
+from farfield.growth._paths import EscapePath
 
 __all__ = ["Context", "by_stored_statistics"]
 

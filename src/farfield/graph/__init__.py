@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from farfield.graph._archive import read_program
 from farfield.graph._capture import CaptureError, capture
+from farfield.graph._compose import compose
 from farfield.graph._describe import describe, linear_part
 from farfield.graph._faithful import call_model, differs, spread_rows
 from farfield.graph._interpret import compute_node
@@ -48,6 +49,7 @@ __all__ = [
     "Target",
     "call_model",
     "capture",
+    "compose",
     "compute_node",
     "describe",
     "differs",

@@ -38,7 +38,8 @@ def describe(node: Node) -> Facts:
     scalar = facts.scalar or (scalar_function(node.op, node.attributes) if facts.entrywise else None)
     if scalar is None or (node.dtype is not None and node.dtype.is_complex):
         return facts
-    return replace(facts, scalar=scalar, monotone=(scalar.monotone,), positive=scalar.positive)
+    limits = (max(scalar.lo, facts.range[0]), min(scalar.hi, facts.range[1]))
+    return replace(facts, scalar=scalar, monotone=(scalar.monotone,), positive=scalar.positive, range=limits)
 
 
 def _repeatable(node: Node) -> bool:

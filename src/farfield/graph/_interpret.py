@@ -17,7 +17,7 @@ from farfield.graph._size import Dimension, SymbolicSize, resolve, symbols_in
 from farfield.graph._unknown import compute_unknown
 from farfield.graph.operators import operator
 
-__all__ = ["compute_node", "interpret"]
+__all__ = ["check_shape", "compute_node", "interpret", "learn_sizes", "resolved"]
 
 
 def compute_node(
@@ -36,6 +36,14 @@ def compute_node(
     dtype
         Floating type that takes the place of every floating type the attributes name.
     """
+    node = resolved(node, sizes, dtype)
+    if node.op == "unknown":
+        return compute_unknown(node, tensors)
+    return operator(node.op).compute(node, tensors)
+
+
+def resolved(node: Node, sizes: Mapping[str, int], dtype: torch.dtype | None = None) -> Node:
+    """The node with numbers for its dynamic sizes, and ``dtype`` for every floating type it names."""
     attributes = node.attributes
     if any(symbols_in(v) for v in attributes.values()):
         attributes = {k: resolve(v, sizes) for k, v in attributes.items()}
@@ -43,11 +51,7 @@ def compute_node(
         attributes = {k: _retyped(v, dtype) for k, v in attributes.items()}
     if any(symbols_in(d) for d in node.shape):
         node = replace(node, shape=tuple(_known(d, sizes) for d in node.shape))
-    if attributes is not node.attributes:
-        node = replace(node, attributes=attributes)
-    if node.op == "unknown":
-        return compute_unknown(node, tensors)
-    return operator(node.op).compute(node, tensors)
+    return node if attributes is node.attributes else replace(node, attributes=attributes)
 
 
 def interpret(
@@ -69,20 +73,23 @@ def interpret(
     sizes: dict[str, int] = {}
     given: dict[str, Tensor] = {}
     for spec, leaf in zip(specs, leaves, strict=True):
-        _check_shape(spec.name, spec.shape, leaf, sizes)
+        check_shape(spec, tuple(leaf.shape), sizes)
         given[spec.name] = leaf
 
     def step(node: Node, tensors: tuple[Any, ...]) -> Any:
         if node.role == "input":
             return cast(given[node.name], dtype)
         if node.role == "constant":
-            return cast(constants[node.name], dtype)
+            return constants[node.name]
+        # Constants are cast where they are used and let go again: in float64 they are twice the model.
+        tensors = tuple(cast(t, dtype) if isinstance(t, Tensor) else t for t in tensors)
         value = compute_node(node, tensors, sizes, dtype)
-        _learn_sizes(node.shape, value, sizes)
+        learn_sizes(node.shape, value, sizes)
         return value
 
     with torch.no_grad():
-        return walk(nodes, step, keep=keep)
+        values = walk(nodes, step, keep=keep)
+        return {name: cast(v, dtype) if name in constants else v for name, v in values.items()}
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -109,9 +116,10 @@ def _known(size: Dimension, sizes: Mapping[str, int]) -> Dimension:
     return size
 
 
-def _check_shape(name: str, shape: tuple[Dimension, ...], tensor: Tensor, sizes: dict[str, int]) -> None:
-    fits = len(shape) == tensor.ndim
-    for wanted, got in zip(shape, tensor.shape, strict=False):
+def check_shape(spec: InputSpec, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    """Raise unless a shape is the input's; note the numbers that its dynamic axes take."""
+    fits = len(spec.shape) == len(shape)
+    for wanted, got in zip(spec.shape, shape, strict=False):
         if isinstance(wanted, SymbolicSize):
             if wanted in wanted.symbols:
                 fits = fits and sizes.setdefault(str(wanted), got) == got
@@ -119,14 +127,15 @@ def _check_shape(name: str, shape: tuple[Dimension, ...], tensor: Tensor, sizes:
             fits = fits and wanted == got
     if not fits:
         raise InvalidValueError(
-            f"Input {name!r} has shape {list(shape)} in this program (equal symbols mean equal sizes) and "
-            f"was given {list(tensor.shape)}. Capture with an example of the shape you want to evaluate."
+            f"Input {spec.name!r} has shape {list(spec.shape)} in this program (equal symbols mean equal sizes) and "
+            f"was given {list(shape)}. Capture with an example of the shape you want to evaluate."
         )
 
 
-def _learn_sizes(shape: tuple[Dimension, ...], value: Any, sizes: dict[str, int]) -> None:
-    """Sizes that only running can tell, such as how many entries of a mask are true."""
-    if isinstance(value, Tensor) and value.ndim == len(shape):
-        for wanted, got in zip(shape, value.shape, strict=True):
+def learn_sizes(shape: tuple[Dimension, ...], value: Any, sizes: dict[str, int]) -> None:
+    """Note sizes that only running can tell, such as how many entries of a mask are true."""
+    found = getattr(value, "shape", ())
+    if len(found) == len(shape):
+        for wanted, got in zip(shape, found, strict=True):
             if isinstance(wanted, SymbolicSize) and wanted in wanted.symbols:
-                sizes.setdefault(str(wanted), got)
+                sizes.setdefault(str(wanted), int(got))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from farfield.graph._node import Node
 
 __all__ = ["RuleTable", "last_uses", "walk"]
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
 
@@ -33,12 +34,12 @@ class RuleTable(Generic[Rule]):
         """Forget a rule, if there is one."""
         self._rules.pop(name, None)
 
-    def rule(self, *names: str) -> Callable[[Rule], Rule]:
+    def rule(self, *names: str) -> Callable[[Function], Function]:
         """Decorator: the function is the rule of these operators."""
 
-        def register(rule: Rule) -> Rule:
+        def register(rule: Function) -> Function:
             for name in names:
-                self._rules[name] = rule
+                self._rules[name] = cast("Rule", rule)
             return rule
 
         return register

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from farfield.graph._compose import compose
 from farfield.graph._describe import describe
 from farfield.graph._node import Node
 from farfield.graph._program import Program
@@ -177,9 +178,7 @@ def _product(program: Program, node: Node, constants: dict[str, Tensor], names: 
             name = f"{right}__transposed"
             made = [] if name in constants else [_transposed(name, right, matrix, constants, names)]
             return [*made, replace(node, op="linear", inputs=(left, name, bias), attributes={})]
-    if node.op == "matmul":
-        return [node]
-    return _sum_of_product(node, bias, left, right, scales)
+    return [node] if node.op == "matmul" else list(compose(node))
 
 
 def _matrix(tensor: Tensor | None, rank: int) -> Tensor | None:
@@ -204,30 +203,3 @@ def _transposed(
         role="constant",
         module_path=names[name].rpartition(".")[0],
     )
-
-
-def _sum_of_product(
-    node: Node, bias: str | None, left: str, right: str, scales: tuple[Any, Any]
-) -> list[Node]:
-    assert bias is not None
-    beta, alpha = scales
-    product = replace(node, name=f"{node.name}__product", op="matmul", inputs=(left, right), attributes={})
-    steps = [product]
-    if alpha != 1:
-        steps.append(
-            replace(
-                node,
-                name=f"{node.name}__scaled",
-                op="mul",
-                inputs=(product.name, None),
-                attributes={"other": alpha},
-            )
-        )
-    steps.append(
-        replace(
-            node, op="add", inputs=(steps[-1].name, None if beta == 0 else bias), attributes={"alpha": beta}
-        )
-    )
-    if beta == 0:
-        steps[-1] = replace(steps[-1], attributes={"alpha": 1, "other": 0})
-    return steps

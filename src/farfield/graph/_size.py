@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -50,6 +51,50 @@ class SymbolicSize(str):
             )
         number = self.expression.subs({s: sizes[s.name] for s in self.expression.free_symbols})
         return int(number) if number.is_integer else float(number)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Numbers between which the expression stays, whatever its symbols are.
+
+        The length of an input's axis is at least 1; a count that only running tells (``u0``: how many entries of a
+        mask are true) at least 0. An expression in them, such as ``s0 - 3`` or ``s0//3``, can be 0 or negative.
+
+        Examples
+        --------
+        >>> import sympy
+        >>> SymbolicSize(sympy.Symbol("s0") - 3).bounds
+        (-2.0, inf)
+        """
+        return _bounds(self.expression)
+
+
+def _bounds(expression: Any) -> tuple[float, float]:
+    """The range of a sympy expression, by interval arithmetic over its tree."""
+    if expression.is_number:
+        return float(expression), float(expression)
+    if expression.is_Symbol:
+        return (0.0 if expression.name.startswith("u") else 1.0), math.inf
+    parts = [_bounds(argument) for argument in expression.args]
+    if expression.is_Add:
+        return sum(lo for lo, _ in parts), sum(hi for _, hi in parts)
+    if expression.is_Mul:
+        lo, hi = 1.0, 1.0
+        for part in parts:
+            corners = [0.0 if 0.0 in (a, b) else a * b for a in (lo, hi) for b in part]
+            lo, hi = min(corners), max(corners)
+        return lo, hi
+    name = type(expression).__name__
+    if expression.is_Pow and parts[0][0] >= 0.0 and parts[1][0] == parts[1][1] >= 0.0:
+        return parts[0][0] ** parts[1][0], parts[0][1] ** parts[1][0]
+    if name in ("FloorDiv", "CleanDiv", "IntTrueDiv") and parts[0][0] >= 0.0 and parts[1][0] > 0.0:
+        return 0.0, parts[0][1]
+    if name in ("Mod", "PythonMod") and parts[0][0] >= 0.0 and parts[1][0] > 0.0:
+        return 0.0, parts[1][1]
+    if name == "Max":
+        return max(lo for lo, _ in parts), max(hi for _, hi in parts)
+    if name == "Min":
+        return min(lo for lo, _ in parts), min(hi for _, hi in parts)
+    return -math.inf, math.inf
 
 
 Dimension: TypeAlias = "int | str"

@@ -12,69 +12,20 @@ from torch import Tensor
 
 from farfield.errors import UnknownNameError
 from farfield.graph import InputSpec, Node, Program
+from farfield.growth import rules as _rules  # noqa: F401  registers the rules
+from farfield.growth._claims import claim_of
 from farfield.growth._extent import Extent, Reason, interval, join, undefined
 from farfield.growth._growth import Growth, growth_of
 from farfield.growth._rate import BOUNDED, CONSTANT, LINEAR, SINGULAR
-from farfield.growth._registry import Claim, Site, find_growth_rule
+from farfield.growth._registry import Claim, Site
 from farfield.growth._slices import Slicer, piece_of, slice_of
+from farfield.growth._tails import TailForm, refined, tail_form
 
 __all__ = ["Analysis", "analyse_growth", "extents"]
 
 INF = math.inf
 GAP_SIZE = 1_000_000
 """Constants up to this many entries have their distance from 0 measured."""
-COMPLEX_OPERATORS = frozenset(
-    [
-        "identity",
-        "reshape",
-        "permute",
-        "expand",
-        "repeat",
-        "squeeze",
-        "unsqueeze",
-        "flip",
-        "roll",
-        "cat",
-        "stack",
-        "split",
-        "chunk",
-        "unbind",
-        "getitem",
-        "slice",
-        "select",
-        "diagonal",
-        "index",
-        "index_select",
-        "gather",
-        "slice_scatter",
-        "select_scatter",
-        "index_put",
-        "copy",
-        "cast",
-        "full",
-        "pad",
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "abs",
-        "norm",
-        "matmul",
-        "sum",
-        "mean",
-        "real",
-        "imag",
-        "conj",
-        "angle",
-        "view_as_real",
-        "fft_fft",
-        "fft_ifft",
-        "fft_irfft",
-        "where",
-        "masked_fill",
-    ]
-)
-"""Operators whose rule also holds for complex tensors, as a claim about both parts."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +115,13 @@ def extents(
         reached |= nx.descendants(graph, name)
     specs = {spec.name: spec for spec in program.inputs}
     table: dict[str, Claim] = {}
+    forms: dict[str, TailForm] = {}
     slicer = Slicer(program, table, apply_rule)
+
+    def whole(name: str) -> Extent:
+        claim = table[name]
+        return join(*claim) if isinstance(claim, tuple) else claim
+
     for node in program.nodes:
         if forced is not None and node.name in forced:
             table[node.name] = forced[node.name]
@@ -175,6 +132,9 @@ def extents(
         else:
             claim = _sliced(slicer, node, apply_rule(program, node, table))
             table[node.name] = claim if node.name in reached else _still(claim)
+        forms[node.name] = tail_form(node, forms, whole(node.name), program.node)
+        if node.op in ("add", "sub") and whole(node.name).known and node.name not in forms[node.name]:
+            table[node.name] = refined(whole(node.name), forms[node.name], whole)
     return table
 
 
@@ -192,25 +152,11 @@ def _sliced(slicer: Slicer, node: Node, claim: Claim) -> Claim:
 
 def apply_rule(program: Program, node: Node, table: Mapping[str, Claim]) -> Claim:
     """One node's extent from its operands'."""
-    rule = find_growth_rule(node.op)
     names = node.inputs
     operands = tuple(None if name is None else table[name] for name in names)
-    flat = [e for o in operands if o is not None for e in (o if isinstance(o, tuple) else (o,))]
-    if rule is None:
-        what = node.target if node.op == "unknown" else node.op
-        text = f"no growth rule for operator {what!r}: register_growth_rule({what!r}, rule) adds one"
-        return undefined(node.name, text, *flat)
     producers = tuple(None if name is None else program.node(name) for name in names)
-    if node.op not in COMPLEX_OPERATORS and any(
-        p is not None and p.dtype is not None and p.dtype.is_complex for p in producers
-    ):
-        return undefined(node.name, f"the growth rule of {node.op!r} does not cover complex numbers", *flat)
     tensors = tuple(None if name is None else program.constants.get(name) for name in names)
-    try:
-        return rule(Site(node, operands, tensors, producers, program.node))
-    except Exception as error:
-        # A rule that fails must not turn into a verdict: the node is unknown and says so.
-        return undefined(node.name, f"the growth rule of {node.op!r} failed: {error}", *flat)
+    return claim_of(Site(node, operands, tensors, producers, program.node))
 
 
 def _still(claim: Claim) -> Claim:

@@ -16,19 +16,15 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from farfield.graph import Node
+import torch
+
+from farfield.graph import Node, describe
 
 __all__ = ["bounded_product", "bounded_quotient", "decay_powers", "growth_powers", "size_powers"]
 
 Lookup: TypeAlias = Callable[[str], Node]
 Powers: TypeAlias = dict[str, float]
 DEPTH = 8
-NON_NEGATIVE = frozenset(
-    {"abs", "exp", "norm", "relu", "sigmoid", "softmax", "softplus", "sqrt", "square", "std", "var"}
-)
-"""Functions that are their own size."""
-HOMOGENEOUS = frozenset({"abs", "cast", "gelu", "hardswish", "identity", "leaky_relu", "neg", "relu", "silu"})
-"""Functions with |f(v)| ≤ C·|v| (casts between floating types)."""
 
 
 def _number(node: Node, name: str = "other") -> float | None:
@@ -42,6 +38,34 @@ def _floating(node: Node) -> bool:
     return node.dtype is not None and node.dtype.is_floating_point
 
 
+def _factor(node: Node) -> float | None:
+    """C with node = c · its first operand, entry by entry; ``None`` where it is not a multiple of it."""
+    if not _floating(node) or node.inputs[0] is None:
+        return None
+    if node.op in ("identity", "cast"):
+        return 1.0
+    if node.op == "neg":
+        return -1.0
+    number = _number(node)
+    if node.op not in ("mul", "div") or node.inputs[1] is not None or not number or not describe(node).linear:
+        return None
+    return number if node.op == "mul" else 1.0 / number
+
+
+def _is_size(node: Node) -> bool:
+    """Its entries are never negative."""
+    return describe(node).range[0] >= 0.0
+
+
+def _is_dominated(node: Node) -> bool:
+    """|f(v)| ≤ C·|v|: f(0) = 0, without a jump there, and with straight tails."""
+    f = describe(node).scalar
+    if f is None or not _floating(node) or any(jump[0] == 0.0 for jump in f.jumps):
+        return False
+    straight = all(tail.slope == 0.0 or tail.remainder != "bounded" for tail in (f.left, f.right))
+    return straight and float(f.function(torch.zeros((), dtype=torch.float64))) == 0.0
+
+
 def growth_powers(name: str, lookup: Lookup, depth: int = DEPTH) -> Powers:
     """Bases z and exponents q with |node| ≤ C·|z|^q entry by entry: the node itself with q = 1, and further back."""
     powers: Powers = {name: 1.0}
@@ -51,21 +75,18 @@ def growth_powers(name: str, lookup: Lookup, depth: int = DEPTH) -> Powers:
     first = node.inputs[0] if node.inputs else None
     if first is None:
         return powers
-    if node.op in HOMOGENEOUS and _floating(node):
+    if _factor(node) is not None or _is_dominated(node):
         powers |= growth_powers(first, lookup, depth - 1)
     elif node.op == "square":
         powers |= {base: 2 * q for base, q in growth_powers(first, lookup, depth - 1).items()}
     elif node.op == "pow" and node.inputs[1] is None and (_number(node, "exponent") or 0.0) > 0.0:
         exponent = _number(node, "exponent") or 0.0
         powers |= {base: exponent * q for base, q in growth_powers(first, lookup, depth - 1).items()}
-    elif node.op in ("mul", "div"):
-        second = node.inputs[1] if len(node.inputs) > 1 else None
-        if second is None:
-            if _number(node) is not None:
-                powers |= growth_powers(first, lookup, depth - 1)
-        elif lookup(second).role == "constant" and node.op == "mul":
+    elif node.op == "mul" and node.inputs[1] is not None and describe(node).linear:
+        second = node.inputs[1]
+        if lookup(second).role == "constant":
             powers |= growth_powers(first, lookup, depth - 1)
-        elif node.op == "mul":
+        else:
             left = growth_powers(first, lookup, depth - 1)
             right = growth_powers(second, lookup, depth - 1)
             powers |= {base: left[base] + right[base] for base in left.keys() & right.keys()}
@@ -74,14 +95,12 @@ def growth_powers(name: str, lookup: Lookup, depth: int = DEPTH) -> Powers:
 
 def size_powers(name: str, lookup: Lookup, depth: int = DEPTH) -> Powers:
     """Bases z and exponents p with node ≥ c·|z|^p ≥ 0, c > 0, at every entry that the node is broadcast to."""
-    if depth == 0:
-        return {}
     node = lookup(name)
     first = node.inputs[0] if node.inputs else None
-    if first is None:
+    if depth == 0 or first is None or not _floating(node):
         return {}
     found = _sizes_behind(node, first, lookup, depth - 1)
-    return {**found, name: max(1.0, found.get(name, 1.0))} if node.op in NON_NEGATIVE else found
+    return {**found, name: max(1.0, found.get(name, 1.0))} if _is_size(node) else found
 
 
 def _sizes_behind(node: Node, first: str, lookup: Lookup, below: int) -> Powers:
@@ -151,7 +170,7 @@ def _combined_size(node: Node, first: str, lookup: Lookup, depth: int) -> Powers
         # Both terms are known to be non-negative only if both have a size.
         left, right = size_powers(first, lookup, depth), size_powers(second, lookup, depth)
         return _strongest(left, right) if left and right else {}
-    if node.op in ("mul", "div") and second is None and number is not None and number > 0.0:
+    if (_factor(node) or 0.0) > 0.0:
         return size_powers(first, lookup, depth)
     if node.op == "clamp" and node.inputs[2:] in ((), (None,)) and node.attributes.get("max") is None:
         return size_powers(first, lookup, depth)
@@ -175,10 +194,7 @@ def _bases(name: str, lookup: Lookup, depth: int) -> Powers:
     node = lookup(name)
     first = node.inputs[0] if node.inputs else None
     if depth and first is not None:
-        number = _number(node)
-        if (node.op in ("neg", "abs", "identity", "cast") and _floating(node)) or (
-            node.op in ("mul", "div") and len(node.inputs) > 1 and node.inputs[1] is None and number
-        ):
+        if _factor(node) is not None or (node.op == "abs" and _floating(node)):
             powers |= _bases(first, lookup, depth - 1)
         elif node.op == "sub" and _is_own_mean(node, lookup):
             powers[f"centred {first} {lookup(str(node.inputs[1])).attributes.get('dim')}"] = 1.0
@@ -212,7 +228,7 @@ def decay_powers(name: str, lookup: Lookup, depth: int = DEPTH) -> Powers:
     node = lookup(name)
     first = node.inputs[0] if node.inputs else None
     if first is None or depth == 0:
-        if node.op == "div" and node.inputs[0] is None and node.inputs[1] is not None:
+        if node.op == "div" and node.inputs[1] is not None and not node.attributes.get("rounding_mode"):
             return size_powers(node.inputs[1], lookup)
         return {}
     if node.op == "reciprocal":
@@ -221,9 +237,7 @@ def decay_powers(name: str, lookup: Lookup, depth: int = DEPTH) -> Powers:
         return {base: p / 2 for base, p in size_powers(first, lookup).items()}
     if node.op == "exp":
         return {base: math.inf for base, p in _negated_size(first, lookup, depth - 1).items() if p > 0.0}
-    if node.op in ("expand", "identity", "cast") and _floating(node):
-        return decay_powers(first, lookup, depth - 1)
-    if node.op in ("mul", "div") and node.inputs[1] is None and _number(node) is not None:
+    if node.op == "expand" or _factor(node) is not None:
         return decay_powers(first, lookup, depth - 1)
     return {}
 
@@ -236,12 +250,10 @@ def _negated_size(name: str, lookup: Lookup, depth: int) -> Powers:
         return {}
     second = node.inputs[1] if len(node.inputs) > 1 else None
     number = _number(node)
-    if node.op == "neg":
-        return size_powers(first, lookup, depth - 1)
-    if node.op in ("mul", "div") and second is None and number is not None:
-        if number < 0.0:
-            return size_powers(first, lookup, depth - 1)
-        return _negated_size(first, lookup, depth - 1) if number > 0.0 else {}
+    factor = _factor(node)
+    if factor is not None:
+        back = size_powers if factor < 0.0 else _negated_size
+        return back(first, lookup, depth - 1)
     if node.op == "mul" and second is not None:
         left, right = lookup(first), lookup(second)
         if left.op == "neg" and left.inputs[0] == second:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from farfield.graph import Program, call_model, compute_node, spread_rows
-from farfield.growth._step import learn_sizes, resolved
+from farfield.graph import Program, call_model, spread_rows
 
-__all__ = ["Evaluator", "evaluate_output", "rows_are_samples"]
+__all__ = ["Evaluator", "rows_are_samples"]
 
 LARGEST_COPY = 20_000_000
 """Modules with more parameters are not copied to float64; their captured program, run in float64, stands for them."""
@@ -70,7 +69,8 @@ class Evaluator:
                 if len(found) == len(self.program.outputs):
                     return found[output].to(torch.float64)
                 self.module = None
-        return evaluate_output(self.program, inputs, self.program.outputs[output]).to(torch.float64)
+        name = self.program.outputs[output]
+        return self.program.evaluate(*inputs, keep=[name])[name].to(torch.float64)
 
 
 def rows_are_samples(
@@ -115,38 +115,3 @@ def rows_are_samples(
         if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-6, atol=1e-9, equal_nan=True):
             return False
     return True
-
-
-def evaluate_output(program: Program, inputs: Sequence[Tensor], name: str) -> Tensor:
-    """One node's value in float64, with no more than one operation's weights in float64 at a time.
-
-    The reference interpreter holds every constant from the start; the weights of a large model in float64 are
-    twice the model.
-    """
-    values: dict[str, Any] = {
-        spec.name: _float64(tensor) for spec, tensor in zip(program.inputs, inputs, strict=True)
-    }
-    sizes: dict[str, int] = {}
-    for spec in program.inputs:
-        learn_sizes(spec.shape, values[spec.name], sizes)
-    last = {used: position for position, node in enumerate(program.nodes) for used in node.operands}
-    for position, node in enumerate(program.nodes):
-        if node.role in ("operation", "output"):
-            operands = [None if n is None else _value(program, values, n) for n in node.inputs]
-            values[node.name] = compute_node(resolved(node, sizes), operands, {})
-            learn_sizes(node.shape, values[node.name], sizes)
-        for used in node.operands:
-            if last[used] <= position and used != name:
-                values.pop(used, None)
-    result: Tensor = values[name]
-    return result
-
-
-def _value(program: Program, values: dict[str, Any], name: str) -> Any:
-    return values[name] if name in values else _float64(program.constants[name].detach())
-
-
-def _float64(tensor: Tensor) -> Tensor:
-    if tensor.is_floating_point():
-        return tensor.to(torch.float64)
-    return tensor.to(torch.complex128) if tensor.is_complex() else tensor

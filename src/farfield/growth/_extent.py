@@ -19,12 +19,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import torch
+
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR, Rate
 
 __all__ = [
+    "ZERO",
     "Extent",
     "Reason",
     "add",
+    "as_type",
     "averaged",
     "interval",
     "join",
@@ -146,6 +150,9 @@ def interval(lo: float, hi: float, *sources: Extent | None, gap: float = 0.0) ->
     present = [source for source in sources if source is not None]
     rate = CONSTANT if all(source.constant for source in present) else BOUNDED
     return inherit(Extent(rate, rate, lo, hi, gap), *present)
+
+
+ZERO = Extent(CONSTANT, CONSTANT, 0.0, 0.0)
 
 
 def undefined(node: str, text: str, *sources: Extent | None) -> Extent:
@@ -305,3 +312,31 @@ def reciprocal(a: Extent, node: str) -> Extent:
 def ratio(a: Extent, b: Extent, node: str) -> Extent:
     """v/w as v·(1/w), so a positive denominator keeps the sides of the numerator."""
     return multiply(a, reciprocal(b, node), node)
+
+
+def as_type(value: Extent, dtype: torch.dtype | None, *, whole: bool = False) -> Extent:
+    """The value stored in this type: nothing changes in floating types, integers are cut and wrap around.
+
+    What leaves the range of an integer type can come out as anything in that range. For 8 and 16 bits that range is
+    the claim; a growing value of 32 or 64 bits keeps its rate and loses its interval.
+
+    Parameters
+    ----------
+    whole
+        The value is an integer already: nothing is cut off.
+    """
+    if dtype is None or dtype.is_floating_point or dtype.is_complex:
+        return value
+    if dtype == torch.bool:
+        return value if value.lo >= 0.0 and value.hi <= 1.0 and whole else interval(0.0, 1.0, value)
+    limits = torch.iinfo(dtype)
+    least, most = float(limits.min), float(limits.max)
+    if value.lo >= least and value.hi <= most and (value.hi < most or limits.bits < 64):
+        cut = replace(value, lo=float(math.trunc(value.lo)), hi=float(math.trunc(value.hi)), gap=0.0)
+        return value if whole else cut
+    if limits.bits > 16 and not value.rate.finite:
+        return replace(value, lower=value.rate, upper=value.rate, lo=-INF, hi=INF, gap=0.0)
+    # Integers of unknown size (token ids, positions up to a dynamic size) are taken to fit their own type.
+    if whole and limits.bits > 16 and (math.isinf(value.lo) or math.isinf(value.hi)):
+        return value
+    return interval(least, most, value)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from farfield.errors import InvalidValueError
 from farfield.graph import InputSpec, Program, SymbolicSize, capture
 from farfield.growth._extent import Reason
-from farfield.growth._jet import MASKED, Jet, constant, ray
+from farfield.growth._jet import MASKED, Jet, as_real, constant, ray
 from farfield.growth._leading import join, lead
 from farfield.growth._rays import LOWEST, run_jets
 
@@ -272,8 +272,7 @@ def _unresolved(jet: Jet) -> Tensor:
 
 def read(jet: Jet, notes: tuple[Reason, ...] = ()) -> Horizon:
     """A jet as limit, slope, degree and leading coefficient; booleans and integers as numbers."""
-    if not jet.values.is_floating_point():
-        jet = Jet(jet.powers, jet.values.to(torch.float64), jet.errors, jet.floor)
+    jet = as_real(jet)
     first = lead(jet)
     growing = first.certain & (first.power > 0.0) & (first.power < MASKED)
     settled = ~growing & (torch.where(first.certain, first.power, first.limit) <= 0.0)

@@ -34,8 +34,8 @@ FLAT = -1e30
 """Floor of a remainder smaller than every power of λ, yet not identically zero."""
 ABOVE = 2.0**-40
 """Smaller than any power in use: a bounded unknown is o(λ^ABOVE)."""
-MASK = 1e30
-"""Constants at least this large stand for infinity."""
+MASKS = (math.inf, *(torch.finfo(t).max for t in (torch.float64, torch.float32, torch.bfloat16)))
+"""Sizes that stand for infinity: ±∞, and the largest number of a type, which is how attention masks are written."""
 MASKED = 512.0
 """The power that stands for infinity."""
 HIGHEST = 128.0
@@ -187,9 +187,8 @@ def _largest(tensor: Tensor) -> float:
 def constant(tensor: Tensor) -> Jet:
     """A value that does not move: its only power is 0 and it is exact.
 
-    Entries of size ``MASK`` or more (−∞ and the most negative float are how attention masks are written)
-    become a coefficient of the power ``MASKED``, above every power a network reaches, so that comparisons
-    treat them as infinite.
+    Entries of a size among ``MASKS`` become a coefficient of the power ``MASKED``, above every power a network
+    reaches, so that comparisons treat them as infinite. Every other number is the number it is, however large.
     """
     if tensor.is_floating_point():
         tensor = tensor.to(torch.float64)
@@ -197,8 +196,10 @@ def constant(tensor: Tensor) -> Jet:
         tensor = tensor.to(torch.complex128)
     zeros = _nothing(tensor.shape, tensor.device)
     floor = torch.full((1,) * tensor.ndim, -INF, dtype=torch.float64, device=tensor.device)
-    if tensor.is_floating_point() and _largest(tensor) >= MASK:
-        masked = tensor.detach().abs() >= MASK
+    if tensor.is_floating_point() and _largest(tensor) >= min(MASKS):
+        masked = torch.isin(
+            tensor.detach().abs(), torch.tensor(MASKS, dtype=torch.float64, device=tensor.device)
+        )
         finite = torch.where(masked, torch.zeros_like(tensor), tensor)
         high = torch.where(masked, tensor.detach().sign(), torch.zeros_like(tensor))
         return Jet((MASKED, 0.0), torch.stack([high, finite]), zeros.expand(2, *tensor.shape), floor)
@@ -250,6 +251,31 @@ def unknown_like(jet: Jet, floor: float = INF) -> Jet:
         torch.zeros((1, *jet.shape), dtype=torch.float64, device=jet.values.device),
         torch.full((1,) * jet.ndim, floor, dtype=torch.float64, device=jet.values.device),
     )
+
+
+def as_real(jet: Jet) -> Jet:
+    """Booleans and integers as numbers, for arithmetic with others."""
+    if jet.values.is_floating_point() or jet.values.is_complex():
+        return jet
+    return Jet(jet.powers, jet.values.to(torch.float64), jet.errors, jet.floor)
+
+
+def stored(jet: Jet, dtype: torch.dtype | None) -> Jet:
+    """Whole numbers kept in an integer type: what leaves its range wraps around and is not followed.
+
+    64 bits count as enough for what grows.
+    """
+    if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return jet
+    limits = torch.iinfo(dtype)
+    with torch.no_grad():
+        inside = (jet.at(0.0) >= limits.min) & (jet.at(0.0) <= limits.max)
+        if limits.bits < 64:
+            inside = inside & (jet.top() <= ABOVE)
+        if bool(inside.all()):
+            return jet
+        size = ABOVE if limits.bits <= 16 else INF
+        return jet.raised(torch.where(inside, -INF, size).to(torch.float64))
 
 
 def broadcast_stacks(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -304,7 +330,7 @@ def linear_map(
 
 def add(a: Jet, b: Jet) -> Jet:
     """The sum, coefficient by coefficient; only the rounding of the result is added to the errors."""
-    powers, [(va, ea), (vb, eb)] = aligned([a, b])
+    powers, [(va, ea), (vb, eb)] = aligned([as_real(a), as_real(b)])
     va, vb = broadcast_stacks(va, vb)
     ea, eb = broadcast_stacks(ea, eb)
     values = va + vb
@@ -318,6 +344,7 @@ def add(a: Jet, b: Jet) -> Jet:
 
 def scale(a: Jet, factor: float) -> Jet:
     """c·v for a number c."""
+    a = as_real(a)
     if factor == 0.0:
         return constant(torch.zeros(a.shape, dtype=a.values.dtype, device=a.values.device))
     values = a.values * factor
@@ -357,6 +384,7 @@ def convolve(
 
     ``times`` must also be valid on squares (products and contractions are), for the errors.
     """
+    a, b = as_real(a), as_real(b)
     terms: dict[float, tuple[Tensor, Tensor]] = {}
     dropped: Tensor | None = None
     for p, va, ea in zip(a.powers, a.values, a.errors, strict=True):

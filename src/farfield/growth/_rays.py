@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import Node, Program, SymbolicSize, last_uses
-from farfield.growth import jets as _jets  # noqa: F401  registers the rules
+from farfield.graph import Node, Program, last_uses
+from farfield.graph._interpret import check_shape, learn_sizes, resolved
+from farfield.growth import jets
 from farfield.growth._extent import Reason
-from farfield.growth._jet import ROUNDING, Jet, constant, unknown_like
-from farfield.growth._step import JetValue, Step, find_jet_rule, learn_sizes, resolved
+from farfield.growth._jet import ROUNDING, Jet, constant, stored, unknown_like
+from farfield.growth._step import JetValue, Step
 
 __all__ = ["LOWEST", "UnseenSizeError", "run_jets"]
 
@@ -61,7 +62,9 @@ def run_jets(
             operands = tuple(
                 None if name is None else _operand(program, values, name) for name in node.inputs
             )
-            values[node.name] = _numbered(_advance(resolved(node, sizes), operands, lowest, notes), count)
+            values[node.name] = _numbered(
+                _advance(resolved(node, sizes, torch.float64), operands, lowest, notes), count
+            )
             learn_sizes(node.shape, values[node.name], sizes)
         for name in (*node.operands, node.name):
             if last[name] <= position and name not in wanted:
@@ -97,7 +100,7 @@ def _advance(
         return _lost(node, operands)
     if all(_still(operand) for operand in operands):
         return _computed(step)
-    rule = find_jet_rule(node.op)
+    rule = jets.rule_of(node)
     if rule is None:
         what = node.target if node.op == "unknown" else node.op
         notes.append(Reason(node.name, f"no jet rule for operator {what!r}"))
@@ -110,7 +113,7 @@ def _advance(
         return _lost(node, operands)
     if isinstance(result, tuple):
         return tuple(part.trimmed(lowest) for part in result)
-    return result.trimmed(lowest)  # type: ignore[no-any-return]
+    return stored(result.trimmed(lowest), node.dtype)
 
 
 def _still(operand: JetValue | None) -> bool:
@@ -169,17 +172,5 @@ def _sizes(program: Program, inputs: Mapping[str, Jet]) -> dict[str, int]:
     for spec in program.inputs:
         if spec.name not in inputs:
             raise InvalidValueError(f"Input {spec.name!r} needs a direction or a value to be held at.")
-        shape = tuple(inputs[spec.name].shape)
-        fits = len(shape) == len(spec.shape)
-        for wanted, got in zip(spec.shape, shape, strict=False):
-            if isinstance(wanted, SymbolicSize):
-                if wanted in wanted.symbols:
-                    fits = fits and sizes.setdefault(str(wanted), got) == got
-            else:
-                fits = fits and wanted == got
-        if not fits:
-            raise InvalidValueError(
-                f"Input {spec.name!r} has shape {list(spec.shape)} in this program (equal letters mean equal "
-                f"sizes) and was given {list(shape)}. Capture with an example of the shape you want."
-            )
+        check_shape(spec, tuple(inputs[spec.name].shape), sizes)
     return sizes

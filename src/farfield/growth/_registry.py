@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
-from farfield.graph import Node, Program
-from farfield.growth._extent import Extent, interval, join
+from farfield.graph import Node, Program, RuleTable, SymbolicSize
+from farfield.growth._extent import ZERO, Extent, interval, join
 from farfield.growth._rate import CONSTANT, SINGULAR
 
 __all__ = [
+    "GROWTH_RULES",
     "Claim",
     "GrowthRule",
     "Rules",
     "Site",
-    "find_growth_rule",
     "growth_rule",
-    "growth_rule_names",
+    "is_complex",
     "register_growth_rule",
     "unregister_growth_rule",
 ]
@@ -82,10 +82,19 @@ class Site:
         return self.extent(index) if self.present(index) else None
 
     def operand(self, index: int, attribute: str) -> Extent:
-        """A tensor argument, or the number that stands in its place among the attributes."""
+        """A tensor argument, or the number that stands in its place among the attributes.
+
+        Beside complex numbers a real one has the imaginary part 0, which a claim about both parts includes.
+        """
         if self.present(index):
             return self.extent(index)
-        return number(self.attributes[attribute])
+        value = number(self.attributes[attribute])
+        return join(value, ZERO) if self.complex else value
+
+    @property
+    def complex(self) -> bool:
+        """Complex numbers go in or come out."""
+        return is_complex(self.node) or any(is_complex(producer) for producer in self.producers)
 
     def everything(self) -> tuple[Extent, ...]:
         """Every tensor argument that is there."""
@@ -99,21 +108,28 @@ class Site:
         return size_of(tuple(producer.shape[d] for d in dims))
 
 
-GrowthRule: TypeAlias = Callable[[Site], Claim]
+GrowthRule: TypeAlias = Callable[[Site], "Claim | None"]
+"""``None`` stands for: see what the operator is composed of, or what its facts say."""
 Rules: TypeAlias = "Callable[[Program, Node, Mapping[str, Claim]], Claim]"
 """(program, node, extents of its operands) ↦ the node's extent."""
-_Rule = TypeVar("_Rule", bound=Callable[[Site], Any])
 
-_RULES: dict[str, GrowthRule] = {}
+GROWTH_RULES: RuleTable[GrowthRule] = RuleTable("growth rule")
+growth_rule = GROWTH_RULES.rule
+"""Decorator: the function is the rule of these operators."""
+
+
+def is_complex(node: Node | None) -> bool:
+    """The node holds complex numbers."""
+    return node is not None and node.dtype is not None and node.dtype.is_complex
 
 
 def number(value: Any) -> Extent:
     """The extent of a plain number."""
-    if isinstance(value, str):  # a dynamic size: some positive whole number, fixed before any input moves
-        return Extent(CONSTANT, CONSTANT, lo=1.0)
+    if isinstance(value, SymbolicSize):  # fixed before any input moves
+        return Extent(CONSTANT, CONSTANT, *value.bounds)
     if isinstance(value, complex):
-        size = abs(value)
-        return Extent(CONSTANT, CONSTANT, lo=-size, hi=size, gap=size)
+        parts = (value.real, value.imag)
+        return Extent(CONSTANT, CONSTANT, min(parts), max(parts), min(abs(part) for part in parts))
     value = float(value)
     if math.isnan(value):
         raise InvalidValueError(
@@ -148,7 +164,7 @@ def register_growth_rule(op: str, rule: GrowthRule) -> GrowthRule:
     Parameters
     ----------
     op
-        Name of a registered graph operator.
+        Name of a registered graph operator, or of a captured function that nobody registered (``"aten.sinc"``).
     rule
         Takes a :class:`Site`, returns an :class:`Extent`, or a tuple of them for several results.
 
@@ -157,31 +173,9 @@ def register_growth_rule(op: str, rule: GrowthRule) -> GrowthRule:
     >>> squash = register_growth_rule("example_squash", lambda site: interval(-1.0, 1.0, *site.everything()))
     >>> unregister_growth_rule("example_squash")
     """
-    _RULES[op] = rule
-    return rule
-
-
-def growth_rule(*ops: str) -> Callable[[_Rule], _Rule]:
-    """Decorator: the function is the rule of these operators."""
-
-    def register(rule: _Rule) -> _Rule:
-        for op in ops:
-            _RULES[op] = rule
-        return rule
-
-    return register
+    return GROWTH_RULES.register(op, rule)
 
 
 def unregister_growth_rule(op: str) -> None:
     """Forget the rule of an operator, if there is one."""
-    _RULES.pop(op, None)
-
-
-def find_growth_rule(op: str) -> GrowthRule | None:
-    """The rule of an operator, ``None`` where nobody registered one."""
-    return _RULES.get(op)
-
-
-def growth_rule_names() -> tuple[str, ...]:
-    """Operators that have a rule, sorted."""
-    return tuple(sorted(_RULES))
+    GROWTH_RULES.unregister(op)

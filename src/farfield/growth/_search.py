@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -42,6 +42,7 @@ class Search:
     output: int
     evaluator: Evaluator
     generator: torch.Generator
+    notes: list[str] = field(default_factory=list)
 
     @property
     def program(self) -> Program:

@@ -12,19 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from farfield.gaussian import scalar_function_names
-from farfield.graph import Node, Program
+from farfield.graph import Node, Program, describe
 from farfield.growth._extent import Extent, join
 from farfield.growth._registry import Claim, Rules
 
 __all__ = ["Slicer", "slice_of"]
 
-ENTRYWISE = frozenset(scalar_function_names()) | {
-    *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp", "where", "masked_fill", "lerp"),
-    *("neg", "square", "sqrt", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p", "dropout", "cast"),
-    "identity",
-}
-ROW_WISE = frozenset({"layer_norm", "rms_norm", "l2_normalize", "softmax", "log_softmax"})
 DEPTH = 96
 
 Range: TypeAlias = tuple[int, int, int]
@@ -72,6 +65,16 @@ def piece_of(node: Node, parts: Node, source: Node) -> Range | None:
     return dim, start, start + widths[index]
 
 
+def _mixed_axes(node: Node) -> tuple[int, ...] | None:
+    """Axes along which a node mixes the entries of its first operand, row by row; ``None`` if it is no such node."""
+    norm = describe(node).norm
+    if norm is not None:
+        return norm.axes if norm.groups is None else None
+    if node.op in ("softmax", "log_softmax"):
+        return (node.attributes["dim"],)
+    return (len(node.shape) - 1,) if node.op == "linear" else None
+
+
 @dataclass
 class Slicer:
     """Extents of slices of the nodes of one program, under one table of extents."""
@@ -110,12 +113,10 @@ class Slicer:
             return self.extent(node.operands[0], (node.attributes["dims"][dim], start, stop), below)
         if node.op == "getitem":
             return None
-        if node.op in ROW_WISE or node.op == "linear":
-            axes = node.attributes.get("dim") if node.op in ROW_WISE else len(node.shape) - 1
-            if dim in (axes if isinstance(axes, tuple) else (axes,)):
-                return None
-            return self._applied(node, {node.operands[0]: part}, below)
-        if node.op in ENTRYWISE:
+        mixed = _mixed_axes(node)
+        if mixed is not None:
+            return None if dim in mixed else self._applied(node, {node.operands[0]: part}, below)
+        if describe(node).entrywise:
             parts = {name: self._aligned(node, name, part) for name in node.operands}
             return self._applied(node, parts, below)
         return None

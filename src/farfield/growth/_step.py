@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 
 from farfield.errors import InvalidValueError
-from farfield.graph import Node, SymbolicSize
-from farfield.graph._interpret import compute_node
+from farfield.graph import Node, RuleTable, compute_node
 from farfield.growth._jet import Jet, constant
 
 __all__ = [
+    "JET_RULES",
     "JetRule",
     "JetValue",
     "Step",
-    "find_jet_rule",
     "jet_rule",
-    "jet_rule_names",
-    "learn_sizes",
     "register_jet_rule",
-    "resolved",
 ]
 
 JetValue: TypeAlias = "Jet | tuple[Jet, ...]"
@@ -77,9 +73,9 @@ class Step:
 
 
 JetRule: TypeAlias = Callable[[Step], Any]
-_Rule = TypeVar("_Rule", bound=Callable[[Step], Any])
-
-_RULES: dict[str, JetRule] = {}
+JET_RULES: RuleTable[JetRule] = RuleTable("jet rule")
+jet_rule = JET_RULES.rule
+"""Decorator: the function is the rule of these operators."""
 
 
 def register_jet_rule(op: str, rule: JetRule) -> JetRule:
@@ -88,63 +84,8 @@ def register_jet_rule(op: str, rule: JetRule) -> JetRule:
     Parameters
     ----------
     op
-        Name of a registered graph operator.
+        Name of a registered graph operator, or of a captured function that nobody registered (``"aten.sinc"``).
     rule
         Takes a :class:`Step`, returns a :class:`Jet` (a tuple for several results) whose floor is honest.
     """
-    _RULES[op] = rule
-    return rule
-
-
-def jet_rule(*ops: str) -> Callable[[_Rule], _Rule]:
-    """Decorator: the function is the rule of these operators."""
-
-    def register(rule: _Rule) -> _Rule:
-        for op in ops:
-            _RULES[op] = rule
-        return rule
-
-    return register
-
-
-def find_jet_rule(op: str) -> JetRule | None:
-    """The rule of an operator, ``None`` where nobody registered one."""
-    return _RULES.get(op)
-
-
-def jet_rule_names() -> tuple[str, ...]:
-    """Operators that have a rule, sorted."""
-    return tuple(sorted(_RULES))
-
-
-def resolved(node: Node, sizes: Mapping[str, int]) -> Node:
-    """The node with numbers for its dynamic sizes and float64 for every floating type it names."""
-    attributes = {key: _plain(value, sizes) for key, value in node.attributes.items()}
-    return replace(node, attributes=attributes, shape=tuple(_size(d, sizes) for d in node.shape))
-
-
-def _size(dimension: Any, sizes: Mapping[str, int]) -> Any:
-    if isinstance(dimension, SymbolicSize) and dimension.symbols <= set(sizes):
-        return int(dimension.value(sizes))
-    return dimension
-
-
-def _plain(value: Any, sizes: Mapping[str, int]) -> Any:
-    if isinstance(value, SymbolicSize):
-        return value.value(sizes)
-    if isinstance(value, tuple | list):
-        return tuple(_plain(v, sizes) for v in value)
-    if isinstance(value, torch.dtype):
-        if value.is_floating_point:
-            return torch.float64
-        return torch.complex128 if value.is_complex else value
-    return value
-
-
-def learn_sizes(shape: Sequence[Any], value: Any, sizes: dict[str, int]) -> None:
-    """Note the numbers that dynamic axes take in a value (a tensor or a jet)."""
-    found = getattr(value, "shape", ())
-    if len(found) == len(shape):
-        for wanted, got in zip(shape, found, strict=True):
-            if isinstance(wanted, SymbolicSize) and wanted in wanted.symbols:
-                sizes.setdefault(str(wanted), int(got))
+    return JET_RULES.register(op, rule)

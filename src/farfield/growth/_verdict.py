@@ -265,6 +265,7 @@ class _Desk:
     ) -> None:
         self.analysis, self.starts, self.generator, self.limit = analysis, starts, generator, limit
         self.notes: list[Reason] = []
+        self.unconfirmed: list[str] = []
         self._model = (model, example_inputs)
 
     @cached_property
@@ -308,7 +309,9 @@ class _Desk:
         reason = growth.reason
         if analysis.program.capture == "modules":
             reason = Reason(output, f"the model could not be captured: {' '.join(analysis.program.unseen)}")
-        if reason is None:
+        if reason is None and self.unconfirmed:
+            reason = Reason(output, f"not provably bounded ({growth}): {self.unconfirmed[0]}")
+        elif reason is None:
             way = f" along {paths[0]}" if paths else ""
             reason = Reason(
                 output, f"not provably bounded ({growth}){way}, and no direction of growth was found"
@@ -316,6 +319,7 @@ class _Desk:
         return Verdict(Status.UNKNOWN, output, moving, growth, None, reason, paths, cut)
 
     def _search(self, output: str, moving: str | None) -> Witness | None:
+        self.unconfirmed.clear()
         return find_witness(
             self.analysis,
             self.starts,
@@ -323,4 +327,5 @@ class _Desk:
             moving=None if moving is None else (moving,),
             evaluator=self.evaluator,
             generator=self.generator,
+            notes=self.unconfirmed,
         )

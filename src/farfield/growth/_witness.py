@@ -14,22 +14,24 @@ from torch import Tensor
 from farfield.growth._analysis import Analysis
 from farfield.growth._climb import climb
 from farfield.growth._evaluate import Evaluator
-from farfield.growth._horizon import Horizon, follow, read
-from farfield.growth._jet import HIGHEST, MASKED, Jet, monomial, split_power
+from farfield.growth._horizon import Horizon, chunks, follow, read
+from farfield.growth._jet import HIGHEST, MASKED, MASKS, Jet, monomial, split_power
 from farfield.growth._leading import lead
 from farfield.growth._paths import escape_path
 from farfield.growth._rate import SINGULAR, Level, Rate
-from farfield.growth._rays import UnseenSizeError
+from farfield.growth._rays import UnseenSizeError, run_jets
 from farfield.growth._search import Search, unit
 
 __all__ = ["Evidence", "Witness", "find_witness"]
 
 RADII = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
-FURTHER = (1e9, 1e10, 1e11, 1e12)
+FURTHER = (1e9, 1e10, 1e11, 1e12, 1e15, 1e20, 1e30)
 FARTHEST = (1e12, 1e25, 1e50, 1e100)
 """A logarithm needs larger numbers to show itself."""
 AGREEMENT = 1e-5
 """Largest relative difference allowed between the claimed and the measured rate."""
+LARGEST_CONSTANT = 1e60
+"""Constants beyond this may end a growth that is only measured."""
 LARGEST_EXPONENT = 280.0
 """Decimal exponent of the largest numbers looked at."""
 
@@ -127,6 +129,7 @@ def find_witness(
     moving: Sequence[str] | None = None,
     evaluator: Evaluator | None = None,
     generator: torch.Generator,
+    notes: list[str] | None = None,
 ) -> Witness | None:
     """Search a direction in which an output grows, and confirm it on the model.
 
@@ -139,7 +142,7 @@ def find_witness(
     Parameters
     ----------
     analysis
-        From :func:`farfield.growth.analyse_growth`.
+        From :func:`farfield.growth._analysis.analyse_growth`.
     starts
         Example of every input; those that do not move stay at its first row.
     output
@@ -150,6 +153,8 @@ def find_witness(
         Runs the model; the captured program by default.
     generator
         Source of the random directions.
+    notes
+        Filled with growth that is certain along some direction and that evaluations could not confirm.
     """
     program = analysis.program
     names = tuple(moving) if moving is not None else tuple(s.name for s in program.inputs if s.kind == "real")
@@ -160,6 +165,7 @@ def find_witness(
         output,
         evaluator if evaluator is not None else Evaluator(program),
         generator,
+        [] if notes is None else notes,
     )
     if not names:
         return None
@@ -280,10 +286,11 @@ def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -
     evidence: list[Evidence] = []
     # All radii as one batch; if the rows of a batch should influence each other, once more one by one.
     for values in (search.entries(flat, index, radii), (search.entry(flat, index, r) for r in radii)):
-        evidence = _until_agreed(one, degree, slope, radii, values)
-        if evidence:
+        evidence, agreed = _until_agreed(one, degree, slope, radii, values)
+        if agreed:
             break
-    if not evidence:
+    else:
+        search.notes.extend(_unconfirmed(degree, slope, evidence))
         return None
     names = [spec.name for spec in search.program.inputs]
     parts = search.split(flat)
@@ -313,16 +320,27 @@ def _radii(degree: float) -> list[float]:
 
 def _until_agreed(
     jet: Jet, degree: float, slope: float, radii: Sequence[float], values: Iterable[float]
-) -> list[Evidence]:
-    """Evaluations up to the first radius of 1e8 or more at which they agree with the claim; empty if never."""
+) -> tuple[list[Evidence], bool]:
+    """Evaluations up to the first radius of 1e8 or more at which they agree with the claim, and whether they do."""
     evidence: list[Evidence] = []
     for radius, value in zip(radii, values, strict=False):
         if not math.isfinite(value):
-            return []
+            break
         evidence.append(Evidence(radius, value, value / monomial(degree, radius)))
         if (radius >= RADII[-1] or radius == radii[-1]) and _agrees(jet, degree, slope, evidence):
-            return evidence
-    return []
+            return evidence, True
+    return evidence, False
+
+
+def _unconfirmed(degree: float, slope: float, evidence: Sequence[Evidence]) -> list[str]:
+    """Growth that is certain, yet drowned by the other terms as far as float64 goes; nothing where it is not that."""
+    if not evidence or abs(slope) * monomial(degree, evidence[-1].radius) > AGREEMENT * abs(
+        evidence[-1].value
+    ):
+        return []
+    rate = f"{slope:.3g}·λ^{split_power(degree)[0]:g}"
+    beside = f"too small beside its value {evidence[-1].value:.3g} to be confirmed in float64"
+    return [f"it grows like {rate} along some direction, which is {beside}"]
 
 
 def _entry_of(jet: Jet, index: tuple[int, ...]) -> Jet:
@@ -394,6 +412,41 @@ def _measured(search: Search) -> Witness | None:
     return None
 
 
+def _is_settled(search: Search, flat: Tensor, radius: float) -> bool:
+    """Every node that can be followed to infinity is near its asymptote at this radius already.
+
+    Numbers end at 1e308, exponentials get there soon: exp(x)·sigmoid(800 − x) grows as far as one can see. What is
+    seen counts only where nothing that the jets follow is still to come, and no constant is as large as what is seen.
+    """
+    program = search.program
+    numbers = [
+        abs(v) for node in program.nodes for v in node.attributes.values() if isinstance(v, int | float)
+    ]
+    numbers += [
+        float(t.abs().max()) for t in program.constants.values() if t.is_floating_point() and t.numel()
+    ]
+    if any(LARGEST_CONSTANT < number < min(MASKS) for number in numbers):
+        return False
+    names = [node.name for node in program.nodes if node.role == "operation"]
+    starts = [
+        s[:1] if search.shares_rows(p) else s for p, s in zip(program.inputs, search.starts, strict=True)
+    ]
+    with torch.no_grad():
+        jets, _ = run_jets(program, chunks(program, search.split(flat), starts)[0], keep=names)
+        values = program.evaluate(*search.inputs_at(flat, radius), keep=names)
+    for name in names:
+        jet, value = jets[name], values[name]
+        if not isinstance(jet, Jet) or not jet.values.is_floating_point() or not value.is_floating_point():
+            continue
+        first, expected = lead(jet), jet.evaluate(radius)
+        followed = (jet.full_floor() <= 0.0) | (first.certain & (first.power > jet.full_floor()))
+        followed = followed & (first.power < MASKED) & torch.isfinite(value)
+        size = torch.maximum(value.abs(), expected.abs()).clamp_min(1.0)
+        if bool((followed & ((value - expected).abs() > 0.1 * size)).any()):
+            return False
+    return True
+
+
 def _exponential_along(search: Search, flat: Tensor) -> Witness | None:
     radius, table = 0.5, []
     while radius < 1e6:
@@ -412,7 +465,7 @@ def _exponential_along(search: Search, flat: Tensor) -> Witness | None:
     logs = [math.log(max(float(s), 1e-300)) for s in sizes[:, entry]]
     steps = [(b - a) / (0.5 * math.log(2.0)) for a, b in itertools.pairwise(logs)]
     rising = all(b > 1.2 * a for a, b in itertools.pairwise(steps))
-    if not (steps[0] > 8.0 and rising and logs[-1] > 100.0):
+    if not (steps[0] > 8.0 and rising and logs[-1] > 100.0 and _is_settled(search, flat, table[-1][0])):
         return None
     names = [spec.name for spec in search.program.inputs]
     parts = search.split(flat)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from farfield.certify.intervals._interval import Interval, spread
 from farfield.certify.intervals._registry import Bounds, Place
-from farfield.growth._analysis import COMPLEX_OPERATORS
+from farfield.growth._claims import claim_of
 from farfield.growth._extent import Extent
 from farfield.growth._rate import BOUNDED, CONSTANT, LINEAR, SINGULAR
-from farfield.growth._registry import Claim, Site, find_growth_rule
+from farfield.growth._registry import Claim, Site
 
 __all__ = ["from_growth"]
 
@@ -27,20 +27,11 @@ def from_growth(place: Place) -> Bounds:
     Sound, and as coarse as one interval per tensor. A complex tensor's claim covers both its parts, so a real operand
     that meets one is joined with its imaginary part, 0.
     """
-    rule = find_growth_rule(place.node.op)
-    if rule is None:
-        raise place.refuse("nobody registered an interval rule or a growth rule for this operator")
     mixed = any(
         p is not None and p.dtype is not None and p.dtype.is_complex for p in (place.node, *place.producers)
     )
-    taken = any(p is not None and p.dtype is not None and p.dtype.is_complex for p in place.producers)
-    if taken and place.node.op not in COMPLEX_OPERATORS:
-        raise place.refuse("its growth rule does not cover complex numbers")
     operands = tuple(None if operand is None else _claim(operand, mixed=mixed) for operand in place.operands)
-    try:
-        claim = rule(Site(place.node, operands, place.tensors, place.producers, place.lookup))
-    except Exception as error:  # a rule that fails says nothing
-        raise place.refuse(f"its growth rule failed: {error}") from error
+    claim = claim_of(Site(place.node, operands, place.tensors, place.producers, place.lookup))
     if isinstance(claim, tuple):
         shapes = [part.shape for part in _blank(place)]
         return tuple(_spread(place, part, shape) for part, shape in zip(claim, shapes, strict=True))

@@ -21,6 +21,7 @@ __all__ = [
     "MOVES",
     "NOTHING",
     "RANDOM",
+    "TRUTH",
     "EpsMode",
     "Facts",
     "FactsOf",
@@ -116,6 +117,8 @@ class Facts:
     moves
         Every entry of the result is an entry of one of the operands in ``linear``, or 0; which one does not depend
         on their values. Nothing is rounded.
+    fills
+        Of what moves entries: some entries of the result may be 0 where no operand is.
     linear
         Groups of operand positions. In each group the result is linear *jointly* while every operand outside the
         group is held fixed; with the group's operands 0 the result is 0. A number that stands in the place of an
@@ -137,9 +140,12 @@ class Facts:
         Every entry is greater than 0 whatever the operands are (they may come arbitrarily close to 0).
     scalar
         The function of one real number that is applied to every entry of the only operand, if it is known.
+    range
+        Numbers between which every entry of a real result lies, whatever the operands are.
     """
 
     moves: bool = False
+    fills: bool = False
     linear: tuple[tuple[int, ...], ...] = ()
     monotone: tuple[int, ...] = ()
     entrywise: bool = False
@@ -149,6 +155,7 @@ class Facts:
     offsets: tuple[str, ...] = ()
     positive: bool = False
     scalar: ScalarFunction | None = None
+    range: tuple[float, float] = (-math.inf, math.inf)
 
     def linear_group(self, moving: Sequence[int]) -> tuple[int, ...] | None:
         """The first group that holds all these operands, if there is one: the node is affine in them together."""
@@ -160,6 +167,7 @@ FactsOf: TypeAlias = "Facts | Callable[[Node], Facts]"
 NOTHING = Facts()
 MOVES = Facts(moves=True, linear=((0,),), monotone=(1,), complex=True)
 RANDOM = Facts(deterministic=False)
+TRUTH = Facts(range=(0.0, 1.0))
 
 
 def moves_all(node: Node) -> Facts:

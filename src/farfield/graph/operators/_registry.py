@@ -162,6 +162,9 @@ class Operator:
         :func:`farfield.graph.describe`.
     returns_tuple
         True where the value is a tuple of tensors, taken apart by ``getitem`` nodes.
+    composed
+        For a composition of simpler operators: makes their nodes, see :mod:`farfield.graph._compose`. Returns
+        ``None`` for a call that it does not cover.
     """
 
     name: str
@@ -173,6 +176,7 @@ class Operator:
     examples: tuple[Example, ...] = field(default=())
     facts: FactsOf = NOTHING
     returns_tuple: bool = False
+    composed: Callable[[Node, Any], str | None] | None = None
 
     @property
     def example(self) -> Example:

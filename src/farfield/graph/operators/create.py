@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, positive, real, unit
-from farfield.graph.operators._facts import RANDOM, linear_in, when_floating
+from farfield.graph.operators._facts import RANDOM, TRUTH, linear_in, when_floating
 from farfield.graph.operators._registry import Binding, Call, Operator, Target, operand
 
 __all__ = ["OPERATORS"]
@@ -128,7 +129,7 @@ OPERATORS = (
             example(lambda x: x + x.new_ones(x.shape), real(2, 3)),
             example(lambda x, v: torch.fill(x, v), real(2, 3), real()),
         ),
-        facts=when_floating(linear_in((0,))),
+        facts=when_floating(linear_in((0,), complex=True)),
     ),
     Operator(
         "empty",
@@ -173,6 +174,7 @@ OPERATORS = (
         (Target("aten.eye.default", _typed), Target("aten.eye.m", _typed)),
         _eye,
         (example(lambda x: torch.eye(x.shape[0], dtype=x.dtype), real(4)),),
+        facts=TRUTH,
     ),
     Operator(
         "random",
@@ -213,6 +215,6 @@ OPERATORS = (
         ),
         _bernoulli,
         (example(torch.bernoulli, unit(3)), example(lambda x: torch.bernoulli(x, p=0.3), positive(3))),
-        facts=RANDOM,
+        facts=replace(TRUTH, deterministic=False),
     ),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,10 +18,13 @@ from farfield.graph.operators._registry import Compute, Operator, Sample, Target
 __all__ = ["OPERATORS"]
 
 
+Composed: TypeAlias = "Callable[[Node, Any], str | None] | None"
 ENTRYWISE = Facts(entrywise=True)
+_LN2 = math.log(2.0)
 _RISING = Facts(entrywise=True, monotone=(1,))
-_POSITIVE = Facts(entrywise=True, positive=True)
-_EXPONENTIAL = Facts(entrywise=True, monotone=(1,), positive=True)
+_SIZE = Facts(entrywise=True, range=(0.0, math.inf))
+_POSITIVE = replace(_SIZE, positive=True)
+_EXPONENTIAL = replace(_POSITIVE, monotone=(1,))
 
 
 def _sum_facts(sign: int) -> Callable[[Node], Facts]:
@@ -58,6 +62,7 @@ def _unary(
     *aliases: str,
     domain: Sample | None = None,
     facts: Facts = ENTRYWISE,
+    composed: Composed = None,
 ) -> Operator:
     targets = tuple(Target(t) for t in (f"aten.{name}.default", *aliases))
     sample = real(3, 4) if domain is None else domain
@@ -70,6 +75,7 @@ def _unary(
         _apply(function),
         (example(function, sample),),
         facts=facts,
+        composed=composed,
     )
 
 
@@ -80,6 +86,7 @@ def _binary(
     *targets: Target,
     domain: Callable[..., Sample] = real,
     facts: FactsOf = ENTRYWISE,
+    composed: Composed = None,
 ) -> Operator:
     def compute(node: Node, tensors: Sequence[Any]) -> Any:
         return function(operand(node, tensors, 0, "input"), operand(node, tensors, 1, "other"))
@@ -93,6 +100,7 @@ def _binary(
         compute,
         (example(function, domain(3, 4), domain(4)), example(lambda x: function(x, 2), domain(3))),
         facts=facts,
+        composed=composed,
     )
 
 
@@ -132,6 +140,16 @@ def _clamp(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _lerp(node: Node, tensors: Sequence[Any]) -> Any:
     return torch.lerp(tensors[0], tensors[1], operand(node, tensors, 2, "weight"))
+
+
+def _hypot(node: Node, parts: Any) -> str | None:
+    if not all(isinstance(parts[i], str) for i in (0, 1)):
+        return None
+    return str(parts("sqrt", parts("add", parts("square", parts[0]), parts("square", parts[1]))))
+
+
+def _mixed(node: Node, parts: Any) -> str:
+    return str(parts("add", parts[0], parts("mul", parts("sub", parts[1], parts[0]), parts[2])))
 
 
 _SWAP = binding({"input": "other", "other": "input"})
@@ -241,6 +259,7 @@ ARITHMETIC = (
         "angle of the point (other, input), in [−π, π]",
         lambda a, b: torch.atan2(a, torch.as_tensor(b, dtype=a.dtype)),
         Target("aten.atan2.default"),
+        facts=replace(ENTRYWISE, range=(-math.nextafter(math.pi, 4.0), math.nextafter(math.pi, 4.0))),
     ),
     _binary(
         "fmod",
@@ -263,6 +282,8 @@ ARITHMETIC = (
         "√(input² + other²)",
         lambda a, b: torch.hypot(a, torch.as_tensor(b, dtype=a.dtype)),
         Target("aten.hypot.default"),
+        facts=_SIZE,
+        composed=_hypot,
     ),
     Operator(
         "clamp",
@@ -297,6 +318,7 @@ ARITHMETIC = (
             example(torch.lerp, real(3), real(3), unit(3)),
         ),
         facts=Facts(linear=((0, 1),), entrywise=True),
+        composed=_mixed,
     ),
 )
 
@@ -308,24 +330,54 @@ FUNCTIONS = (
         "_operator.neg",
         facts=Facts(linear=((0,),), monotone=(-1,), entrywise=True, complex=True),
     ),
-    _unary("abs", "|x| (the modulus of a complex number)", torch.abs),
-    _unary("square", "x²", torch.square),
-    _unary("sqrt", "√x", torch.sqrt, domain=positive(3, 4), facts=_RISING),
+    _unary("abs", "|x| (the modulus of a complex number)", torch.abs, facts=replace(_SIZE, complex=True)),
+    _unary("square", "x²", torch.square, facts=_SIZE),
+    _unary("sqrt", "√x", torch.sqrt, domain=positive(3, 4), facts=replace(_SIZE, monotone=(1,))),
     _unary(
         "rsqrt",
         "1/√x",
         torch.rsqrt,
         domain=positive(3, 4),
-        facts=Facts(entrywise=True, monotone=(-1,), positive=True),
+        facts=replace(_POSITIVE, monotone=(-1,)),
+        composed=lambda node, p: p("reciprocal", p("sqrt", p[0])),
     ),
     _unary("reciprocal", "1/x", torch.reciprocal, domain=positive(3, 4)),
     _unary("exp", "eˣ", torch.exp, facts=_EXPONENTIAL),
-    _unary("exp2", "2ˣ", torch.exp2, facts=_EXPONENTIAL),
-    _unary("expm1", "eˣ − 1", torch.expm1, facts=_RISING),
+    _unary(
+        "exp2", "2ˣ", torch.exp2, facts=_EXPONENTIAL, composed=lambda node, p: p("exp", p("mul", p[0], _LN2))
+    ),
+    _unary(
+        "expm1",
+        "eˣ − 1",
+        torch.expm1,
+        facts=replace(_RISING, range=(-1.0, math.inf)),
+        composed=lambda node, p: p("sub", p("exp", p[0]), 1.0),
+    ),
     _unary("log", "ln x", torch.log, domain=positive(3, 4), facts=_RISING),
-    _unary("log2", "ln x / ln 2", torch.log2, domain=positive(3, 4), facts=_RISING),
-    _unary("log10", "ln x / ln 10", torch.log10, domain=positive(3, 4), facts=_RISING),
-    _unary("log1p", "ln(1 + x)", torch.log1p, domain=positive(3, 4), facts=_RISING),
+    _unary(
+        "log2",
+        "ln x / ln 2",
+        torch.log2,
+        domain=positive(3, 4),
+        facts=_RISING,
+        composed=lambda node, p: p("div", p("log", p[0]), _LN2),
+    ),
+    _unary(
+        "log10",
+        "ln x / ln 10",
+        torch.log10,
+        domain=positive(3, 4),
+        facts=_RISING,
+        composed=lambda node, p: p("div", p("log", p[0]), math.log(10.0)),
+    ),
+    _unary(
+        "log1p",
+        "ln(1 + x)",
+        torch.log1p,
+        domain=positive(3, 4),
+        facts=_RISING,
+        composed=lambda node, p: p("log", p("add", p[0], 1.0)),
+    ),
     _unary("sign", "−1, 0 or 1", torch.sign, "aten.sgn.default"),
     _unary("sin", "sin x", torch.sin),
     _unary("cos", "cos x", torch.cos),

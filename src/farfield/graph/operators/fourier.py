@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from farfield.graph.operators._facts import Facts
 from farfield.graph.operators._registry import Binding, Call, Operator, Target
 
 __all__ = ["OPERATORS"]
+
+PI = math.nextafter(math.pi, 4.0)
 
 _TRANSFORMS: dict[str, Callable[..., Any]] = {
     "fft_fft": torch.fft.fftn,
@@ -164,7 +167,11 @@ OPERATORS = (
         facts=_LINEAR,
     ),
     _simple(
-        "angle", "argument of a complex number, in [−π, π]", torch.angle, "angle", facts=Facts(complex=True)
+        "angle",
+        "argument of a complex number, in [−π, π]",
+        torch.angle,
+        "angle",
+        facts=Facts(complex=True, range=(-PI, PI)),
     ),
     _simple(
         "view_as_real",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, boolean, example, integer, real
-from farfield.graph.operators._facts import MOVES, Facts, when_floating
+from farfield.graph.operators._facts import MOVES, TRUTH, Facts, when_floating
 from farfield.graph.operators._registry import Operator, Target, operand
 
 __all__ = ["OPERATORS"]
@@ -209,6 +209,7 @@ READING = (
         (Target("aten.one_hot.default"),),
         _one_hot,
         (example(lambda i: torch.nn.functional.one_hot(i, 5), integer(5, 4)),),
+        facts=TRUTH,
     ),
     Operator(
         "bucketize",
@@ -231,7 +232,7 @@ WRITING = (
         (Target("aten.index_put.default"), Target("aten._unsafe_index_put.default")),
         _index_put,
         (example(_assign, real(2, 5), integer(5, 2), real(2, 2)),),
-        facts=when_floating(Facts(linear=((0, 1),))),
+        facts=when_floating(Facts(linear=((0, 1),), complex=True)),
     ),
     Operator(
         "scatter",

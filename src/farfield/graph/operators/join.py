@@ -70,7 +70,10 @@ def _pad(node: Node, tensors: Sequence[Any]) -> Any:
 def _pad_facts(node: Node) -> Facts:
     """Padding copies entries; the number it fills with is added to nothing."""
     filled = node.attributes["mode"] == "constant" and bool(node.attributes["value"])
-    return Facts(moves=not filled, linear=((0,),), monotone=(1,), offsets=("value",))
+    constant = node.attributes["mode"] == "constant"
+    return Facts(
+        moves=not filled, fills=constant, linear=((0,),), monotone=(1,), complex=True, offsets=("value",)
+    )
 
 
 def _diagonal(node: Node, tensors: Sequence[Any]) -> Any:

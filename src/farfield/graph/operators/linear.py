@@ -27,6 +27,13 @@ def _matmul(node: Node, tensors: Sequence[Any]) -> Any:
     return torch.matmul(tensors[0], tensors[1])
 
 
+def _sum_with_product(node: Node, parts: Any) -> str:
+    beta, alpha = node.attributes.get("beta", 1), node.attributes.get("alpha", 1)
+    product = parts("matmul", parts[1], parts[2])
+    scaled = product if alpha == 1 else parts("mul", product, alpha)
+    return str(parts("add", scaled, 0 if beta == 0 else parts[0], alpha=1 if beta == 0 else beta))
+
+
 def _addmm(node: Node, tensors: Sequence[Any]) -> Any:
     beta, alpha = node.attributes.get("beta", 1), node.attributes.get("alpha", 1)
     return beta * tensors[0] + alpha * torch.matmul(tensors[1], tensors[2])
@@ -160,6 +167,7 @@ OPERATORS = (
             example(torch.addmv, real(2), real(2, 3), real(3)),
         ),
         facts=linear_in((0, 1), (0, 2)),
+        composed=_sum_with_product,
     ),
     Operator(
         "conv",

@@ -294,7 +294,7 @@ OPERATORS = (
             example(lambda x: torch.softmax(x, -1), real(3, 4)),
             example(lambda x: torch._softmax(x, 0, False), real(3, 4)),
         ),
-        facts=Facts(positive=True),
+        facts=Facts(positive=True, range=(0.0, 1.0)),
     ),
     Operator(
         "log_softmax",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import all_axes, binding, example, front, real
-from farfield.graph.operators._facts import NOTHING, Facts, FactsOf, when_floating
+from farfield.graph.operators._facts import NOTHING, TRUTH, Facts, FactsOf, when_floating
 from farfield.graph.operators._registry import Call, Operator, Reference, Target
 
 __all__ = ["OPERATORS"]
@@ -88,7 +90,8 @@ def _norm_order(call: Call) -> dict[str, Any]:
 
 def _cumulative(function: Callable[..., Any]) -> Callable[[Node, Sequence[Any]], Any]:
     def compute(node: Node, tensors: Sequence[Any]) -> Any:
-        return function(tensors[0], node.attributes["dim"])
+        typed = {k: v for k, v in node.attributes.items() if k == "dtype" and v is not None}
+        return function(tensors[0], node.attributes["dim"], **typed)
 
     return compute
 
@@ -130,6 +133,7 @@ def _reduction(
     targets: tuple[Target, ...],
     *functions: Callable[..., Any],
     facts: FactsOf = NOTHING,
+    composed: Callable[[Node, Any], str | None] | None = None,
 ) -> Operator:
     return Operator(
         name,
@@ -140,11 +144,13 @@ def _reduction(
         compute,
         tuple(example(f, real(2, 3, 4)) for f in functions),
         facts=facts,
+        composed=composed,
     )
 
 
 _LINEAR = when_floating(Facts(linear=((0,),), monotone=(1,), complex=True))
 _RISING = Facts(monotone=(1,))
+_SIZE = Facts(range=(0.0, math.inf))
 
 OPERATORS = (
     _reduction(
@@ -154,6 +160,7 @@ OPERATORS = (
         (Target("aten.sum.dim_IntList", _AXES), Target("aten.sum.default", _AXES)),
         lambda x: x.sum(-1),
         lambda x: x.sum(),
+        lambda x: (3 * x).sum(-1, dtype=torch.int64),
         facts=_LINEAR,
     ),
     _reduction(
@@ -186,6 +193,7 @@ OPERATORS = (
         lambda x: x.var(-1, unbiased=False),
         lambda x: x.var(),
         lambda x: torch.var_mean(x, -1, correction=0)[0],
+        facts=_SIZE,
     ),
     _reduction(
         "std",
@@ -203,14 +211,17 @@ OPERATORS = (
         lambda x: x.std(-1, keepdim=True),
         lambda x: x.std((0, 1), correction=0),
         lambda x: torch.std_mean(x, -1)[0],
+        facts=_SIZE,
+        composed=lambda node, parts: parts("sqrt", parts("var", parts[0], **node.attributes)),
     ),
     _reduction(
         "prod",
         "Π input over the axes dim",
-        _over_axes(_one_by_one(torch.prod)),
+        _over_axes(_one_by_one(torch.prod), "dtype"),
         (Target("aten.prod.dim_int", _AXES), Target("aten.prod.default", _AXES)),
         lambda x: x.prod(1),
         lambda x: x.prod(),
+        lambda x: (3 * x).prod(-1, dtype=torch.int32),
     ),
     _reduction(
         "amax",
@@ -278,6 +289,7 @@ OPERATORS = (
         lambda x: x.norm(dim=-1),
         lambda x: torch.linalg.vector_norm(x, 1, dim=(0, 1), keepdim=True),
         lambda x: x.norm(),
+        facts=replace(_SIZE, complex=True),
     ),
     _reduction(
         "any",
@@ -286,6 +298,7 @@ OPERATORS = (
         (Target("aten.any.default", _AXES), Target("aten.any.dim", _AXES), Target("aten.any.dims", _AXES)),
         lambda x: (x > 0).any(-1),
         lambda x: (x > 0).any(),
+        facts=TRUTH,
     ),
     _reduction(
         "all",
@@ -293,6 +306,7 @@ OPERATORS = (
         _over_axes(_one_by_one(torch.all)),
         (Target("aten.all.default", _AXES), Target("aten.all.dim", _AXES), Target("aten.all.dims", _AXES)),
         lambda x: (x > 0).all(-1),
+        facts=TRUTH,
     ),
     _reduction(
         "cumsum",
@@ -300,6 +314,7 @@ OPERATORS = (
         _cumulative(torch.cumsum),
         (Target("aten.cumsum.default", binding(axis=("dim",))),),
         lambda x: x.cumsum(-1),
+        lambda x: (3 * x).cumsum(-1, dtype=torch.int64),
         facts=_LINEAR,
     ),
     _reduction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, boolean, example, integer, real
-from farfield.graph.operators._facts import MOVES, Facts, when_floating
+from farfield.graph.operators._facts import MOVES, TRUTH, Facts, when_floating
 from farfield.graph.operators._registry import Call, Operator, Target, operand
 
 __all__ = ["OPERATORS"]
@@ -42,6 +43,14 @@ def _fill(call: Call) -> dict[str, Any]:
     return {"nan": call.arguments["nan"] or 0.0}
 
 
+_DECISION = replace(TRUTH, entrywise=True)
+
+
+def _decided(node: Node) -> Facts:
+    """Logic gives 0 or 1; bitwise operators on integers give integers."""
+    return _DECISION if node.dtype == torch.bool else Facts(entrywise=True)
+
+
 def _comparison(name: str, sign: str) -> Operator:
     function = getattr(torch, name)
 
@@ -57,6 +66,7 @@ def _comparison(name: str, sign: str) -> Operator:
         (Target(f"aten.{name}.Tensor"), Target(f"aten.{name}.Scalar"), Target(f"_operator.{name}")),
         compute,
         (example(function, integer(3, 4, 5), integer(3, 5)), example(lambda x: function(x, 0.5), real(5))),
+        facts=_DECISION,
     )
 
 
@@ -73,6 +83,7 @@ def _logic(name: str, summary: str, function: Callable[..., Any], count: int, *t
         tuple(Target(f"aten.{t}") for t in targets),
         compute,
         (example(function, *[boolean(3, 4)] * count),),
+        facts=_decided,
     )
 
 
@@ -90,6 +101,7 @@ def _test(name: str, summary: str) -> Operator:
         (Target(f"aten.{name}.default"),),
         compute,
         (example(function, real(3, 4)),),
+        facts=_DECISION,
     )
 
 
@@ -121,7 +133,9 @@ CHOICE = (
             example(lambda x, m: x.masked_fill(m, -2.0), real(3, 4), boolean(3, 4)),
             example(lambda x, m, v: x.masked_fill(m, v), real(3, 4), boolean(3, 4), real()),
         ),
-        facts=when_floating(Facts(moves=True, linear=((0, 2),), monotone=(1, 0, 1), entrywise=True)),
+        facts=when_floating(
+            Facts(moves=True, linear=((0, 2),), monotone=(1, 0, 1), entrywise=True, complex=True)
+        ),
     ),
     Operator(
         "tril",
@@ -131,7 +145,7 @@ CHOICE = (
         (Target("aten.tril.default"),),
         _triangle(torch.tril),
         (example(lambda x: x.tril(1), real(3, 4)),),
-        facts=MOVES,
+        facts=replace(MOVES, fills=True),
     ),
     Operator(
         "triu",
@@ -141,7 +155,7 @@ CHOICE = (
         (Target("aten.triu.default"),),
         _triangle(torch.triu),
         (example(lambda x: x.triu(1), real(3, 4)),),
-        facts=MOVES,
+        facts=replace(MOVES, fills=True),
     ),
     Operator(
         "nan_to_num",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -116,8 +117,11 @@ def _only_in_eval(call: Call) -> Mapping[str, Any] | None:
     return None if call.arguments["train"] else call.arguments
 
 
+_IN_PLACE = replace(MOVES, entrywise=True)
+
+
 def _dropout_facts(node: Node) -> Facts:
-    return RANDOM if node.attributes.get("train") else MOVES
+    return RANDOM if node.attributes.get("train") else _IN_PLACE
 
 
 def _result_dtype(call: Call) -> dict[str, Any]:
@@ -298,7 +302,7 @@ COPYING = (
             example(lambda x: (3 * x).to(torch.int64), real(2, 3)),
             example(lambda i: i.double(), integer(5, 3)),
         ),
-        facts=when_floating(MOVES),
+        facts=when_floating(_IN_PLACE),
     ),
     Operator(
         "identity",
@@ -322,7 +326,7 @@ COPYING = (
         ),
         _identity,
         (example(lambda x: x.clone(), real(2, 3)),),
-        facts=MOVES,
+        facts=_IN_PLACE,
     ),
     Operator(
         "dropout",

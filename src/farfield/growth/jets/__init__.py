@@ -8,5 +8,17 @@ Never: looks at a whole program, searches or judges.
 from __future__ import annotations
 
 from farfield.growth.jets import attention, elementwise, linear, norm, pool, recurrent, reduce, select, shape
+from farfield.growth.jets._fallback import rule_of
 
-__all__ = ["attention", "elementwise", "linear", "norm", "pool", "recurrent", "reduce", "select", "shape"]
+__all__ = [
+    "attention",
+    "elementwise",
+    "linear",
+    "norm",
+    "pool",
+    "recurrent",
+    "reduce",
+    "rule_of",
+    "select",
+    "shape",
+]

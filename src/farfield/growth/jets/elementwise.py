@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from farfield.gaussian import ScalarFunction, Tail, scalar_function, scalar_function_names
 from farfield.graph import describe
-from farfield.growth._jet import ABOVE, FLAT, Jet, add, constant, multiply, scale, select, shift, unknown_like
+from farfield.growth._jet import (
+    ABOVE,
+    FLAT,
+    Jet,
+    add,
+    as_real,
+    constant,
+    multiply,
+    scale,
+    select,
+    shift,
+    unknown_like,
+)
 from farfield.growth._leading import Lead, difference, lead, maximum, minimum
 from farfield.growth._series import REAL_POWER, at_limit, exponential, logarithm, power
 from farfield.growth._step import Step, jet_rule, register_jet_rule
@@ -161,8 +174,11 @@ def _pow(step: Step) -> Jet:
 
 
 def _limit_of_pair(step: Step, a: Jet, b: Jet) -> Jet:
-    """A function of two jets where both have limits; unknown elsewhere."""
-    near = settled(lead(a)) & settled(lead(b))
+    """A power of two jets where both have limits and that of the base is positive; unknown elsewhere."""
+    a, b = as_real(a), as_real(b)
+    # A power is continuous where its base is positive: 0⁰ and 0^(−ε) are nobody's limit.
+    above = lead(replace(a, powers=(0.0,), values=a.at(0.0)[None], errors=a.error_at(0.0)[None]))
+    near = settled(lead(a)) & settled(lead(b)) & (above.sign > 0)
     left = torch.where(near, a.at(0.0), 1.0)
     right = torch.where(near, b.at(0.0), 1.0)
     value = step.compute(left, right)
@@ -180,11 +196,6 @@ def _sqrt(step: Step) -> Jet:
     return power(step.jet(), 0.5, step.lowest)
 
 
-@jet_rule("rsqrt")
-def _rsqrt(step: Step) -> Jet:
-    return power(step.jet(), -0.5, step.lowest)
-
-
 @jet_rule("reciprocal")
 def _reciprocal(step: Step) -> Jet:
     return power(step.jet(), -1.0, step.lowest)
@@ -195,34 +206,9 @@ def _exp(step: Step) -> Jet:
     return exponential(step.jet())
 
 
-@jet_rule("exp2")
-def _exp2(step: Step) -> Jet:
-    return exponential(scale(step.jet(), math.log(2.0)))
-
-
-@jet_rule("expm1")
-def _expm1(step: Step) -> Jet:
-    return shift(exponential(step.jet()), -1.0)
-
-
 @jet_rule("log")
 def _log(step: Step) -> Jet:
     return logarithm(step.jet(), step.lowest)
-
-
-@jet_rule("log1p")
-def _log1p(step: Step) -> Jet:
-    return logarithm(shift(step.jet(), 1.0), step.lowest)
-
-
-@jet_rule("log2")
-def _log2(step: Step) -> Jet:
-    return scale(logarithm(step.jet(), step.lowest), 1.0 / math.log(2.0))
-
-
-@jet_rule("log10")
-def _log10(step: Step) -> Jet:
-    return scale(logarithm(step.jet(), step.lowest), 1.0 / math.log(10.0))
 
 
 @jet_rule("asinh")
@@ -267,18 +253,6 @@ def _clamp(step: Step) -> Jet:
         if step.present(index) or step.attributes.get(attribute) is not None:
             result = limit(result, step.operand(index, attribute))
     return result
-
-
-@jet_rule("lerp")
-def _lerp(step: Step) -> Jet:
-    start, end = step.jet(0), step.jet(1)
-    return add(start, multiply(step.operand(2, "weight"), difference(end, start), step.lowest))
-
-
-@jet_rule("hypot")
-def _hypot(step: Step) -> Jet:
-    a, b = step.operand(0, "input"), step.operand(1, "other")
-    return power(add(multiply(a, a, step.lowest), multiply(b, b, step.lowest)), 0.5, step.lowest)
 
 
 @jet_rule("atan2")

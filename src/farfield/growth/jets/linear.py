@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from farfield.growth._jet import Jet, add, convolve, linear_map, matmul, product_floor, scale
+from farfield.growth._jet import Jet, add, convolve, linear_map, matmul, product_floor
 from farfield.growth._leading import spread_floor
 from farfield.growth._step import Step, jet_rule, register_jet_rule
 
@@ -67,13 +67,6 @@ def _linear(step: Step) -> Jet:
 @jet_rule("matmul")
 def _matmul(step: Step) -> Jet:
     return matrix_product(step.jet(0), step.jet(1), step.lowest)
-
-
-@jet_rule("addmm")
-def _addmm(step: Step) -> Jet:
-    product = matrix_product(step.jet(1), step.jet(2), step.lowest)
-    bias = scale(step.jet(0), float(step.attributes.get("beta", 1)))
-    return add(scale(product, float(step.attributes.get("alpha", 1))), bias)
 
 
 def _convolution(step: Step) -> Jet:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from farfield.graph import describe
 from farfield.growth._jet import ABOVE, Jet, add, constant, multiply, scale, shift, unknown_like
 from farfield.growth._leading import difference, maximum
 from farfield.growth._series import power
@@ -66,9 +67,9 @@ def _squares(jet: Jet, dims: tuple[int, ...], lowest: float) -> Jet:
     return sum_over(multiply(jet, jet, min(lowest, 0.0) - _reach(jet)), dims)
 
 
-def _affine(
-    step: Step, value: Jet, weight: int | None, bias: int | None, shape: tuple[int, ...] | None
-) -> Jet:
+def _affine(step: Step, value: Jet, weight: int | None, bias: int | None, axes: tuple[int, ...]) -> Jet:
+    """Times weight, plus bias, each laid out along the given axes."""
+    shape = tuple(n if d in axes else 1 for d, n in enumerate(value.shape))
     if weight is not None and step.present(weight):
         value = multiply(value, _shaped(step.jet(weight), shape), step.lowest)
     if bias is not None and step.present(bias):
@@ -76,9 +77,7 @@ def _affine(
     return value
 
 
-def _shaped(jet: Jet, shape: tuple[int, ...] | None) -> Jet:
-    if shape is None:
-        return jet
+def _shaped(jet: Jet, shape: tuple[int, ...]) -> Jet:
     count = len(jet.powers)
     return Jet(
         jet.powers,
@@ -88,64 +87,23 @@ def _shaped(jet: Jet, shape: tuple[int, ...] | None) -> Jet:
     )
 
 
-def _channels(x: Jet) -> tuple[int, ...]:
-    """The shape of one number per channel (axis 1)."""
-    return (x.shape[1], *(1,) * (x.ndim - 2))
-
-
-@jet_rule("layer_norm")
-def _layer_norm(step: Step) -> Jet:
-    x, dims = step.jet(0), tuple(step.attributes["dim"])
-    count = math.prod(x.shape[d] for d in dims)
-    freedom = count - float(step.attributes.get("correction", 0))
+@jet_rule("layer_norm", "rms_norm", "l2_normalize", "group_norm", "instance_norm")
+def _norm(step: Step) -> Jet:
+    spec, x = describe(step.node).norm, step.jet(0)
+    if spec is None:
+        return _running(step)
+    if spec.order != 2.0:
+        return unknown_like(x, ABOVE)
+    shape = tuple(x.shape)
+    freedom = spec.count(spec.size(shape))
     if freedom <= 0:
         return unknown_like(x)
-    centred = difference(x, mean_over(x, dims))
-    variance = scale(_squares(centred, dims, step.lowest), 1.0 / freedom)
-    norm_eps, mode = float(step.attributes["eps"]), step.attributes.get("eps_mode", "inside")
-    return _affine(step, normalised(centred, variance, norm_eps, mode, step.lowest), 1, 2, None)
-
-
-@jet_rule("rms_norm")
-def _rms_norm(step: Step) -> Jet:
-    x, dims = step.jet(0), tuple(step.attributes["dim"])
-    count = math.prod(x.shape[d] for d in dims)
-    mean_square = scale(_squares(x, dims, step.lowest), 1.0 / count)
-    norm_eps, mode = float(step.attributes["eps"]), step.attributes.get("eps_mode", "inside")
-    return _affine(step, normalised(x, mean_square, norm_eps, mode, step.lowest), 1, None, None)
-
-
-@jet_rule("l2_normalize")
-def _l2_normalize(step: Step) -> Jet:
-    x, dims = step.jet(0), tuple(step.attributes["dim"])
-    norm_eps, mode = float(step.attributes["eps"]), step.attributes.get("eps_mode", "clamp")
-    if float(step.attributes.get("p", 2.0)) != 2.0:
-        return unknown_like(x, ABOVE)
-    return normalised(x, _squares(x, dims, step.lowest), norm_eps, mode, step.lowest)
-
-
-@jet_rule("group_norm")
-def _group_norm(step: Step) -> Jet:
-    x, groups = step.jet(0), int(step.attributes["num_groups"])
-    shape = tuple(x.shape)
-    grouped = _shaped(x, (shape[0], groups, -1))
-    centred = difference(grouped, mean_over(grouped, (2,)))
-    variance = scale(_squares(centred, (2,), step.lowest), 1.0 / grouped.shape[2])
-    value = normalised(centred, variance, float(step.attributes["eps"]), "inside", step.lowest)
-    return _affine(step, _shaped(value, shape), 1, 2, _channels(x))
-
-
-@jet_rule("instance_norm")
-def _instance_norm(step: Step) -> Jet:
-    if not step.attributes.get("use_input_stats", True):
-        return _running(step)
-    x = step.jet(0)
-    dims = tuple(range(2, x.ndim))
-    centred = difference(x, mean_over(x, dims))
-    count = math.prod(x.shape[d] for d in dims)
-    variance = scale(_squares(centred, dims, step.lowest), 1.0 / count)
-    value = normalised(centred, variance, float(step.attributes["eps"]), "inside", step.lowest)
-    return _affine(step, value, 1, 2, _channels(x))
+    groups, axes = _shaped(x, (shape[0], spec.groups, -1)) if spec.groups else x, spec.axes
+    axes = (2,) if spec.groups else axes
+    centered = difference(groups, mean_over(groups, axes)) if spec.centered else groups
+    square = scale(_squares(centered, axes, step.lowest), 1.0 / freedom)
+    value = _shaped(normalised(centered, square, spec.eps, spec.eps_mode, step.lowest), shape)
+    return _affine(step, value, spec.weight, spec.bias, spec.parameter_axes)
 
 
 @jet_rule("batch_norm")
@@ -158,8 +116,8 @@ def _batch_norm(step: Step) -> Jet:
 def _running(step: Step) -> Jet:
     """The affine map by stored statistics."""
     x = step.jet(0)
-    shape = _channels(x)
+    shape = (x.shape[1], *(1,) * (x.ndim - 2))
     spread = shift(_shaped(step.jet(4), shape), float(step.attributes["eps"]))
     centred = difference(x, _shaped(step.jet(3), shape))
     factor = power(spread, -0.5, step.lowest - _reach(centred))
-    return _affine(step, multiply(centred, factor, step.lowest), 1, 2, shape)
+    return _affine(step, multiply(centred, factor, step.lowest), 1, 2, (1,))

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from farfield.gaussian import scalar_function
-from farfield.growth._jet import ABOVE, FLAT, Jet, add, constant, linear_map, multiply, scale, unknown_like
+from farfield.growth._jet import (
+    ABOVE,
+    FLAT,
+    ROUNDING,
+    Jet,
+    add,
+    as_real,
+    constant,
+    linear_map,
+    multiply,
+    scale,
+    unknown_like,
+)
 from farfield.growth._leading import difference, gap_to_winner, lead, maximum_over, spread_floor, take
 from farfield.growth._series import REAL_POWER, power
 from farfield.growth._step import Step, jet_rule, register_jet_rule
 from farfield.growth.jets.elementwise import apply_scalar
-from farfield.growth.jets.shape import truth
+from farfield.growth.jets.shape import in_type, truth
 
 __all__ = ["log_sum_exp", "mean_over", "softmax_over", "sum_over"]
 
@@ -22,6 +35,7 @@ INF = math.inf
 
 def sum_over(jet: Jet, dims: tuple[int, ...], *, keepdim: bool = True) -> Jet:
     """Σ over axes."""
+    jet = as_real(jet)
     if not dims or jet.ndim == 0:
         return jet
     floor = jet.full_floor().amax(dims, keepdim=keepdim)
@@ -53,9 +67,14 @@ def _squeezed(jet: Jet, dims: tuple[int, ...], keepdim: bool) -> Jet:
     )
 
 
+def _typed(step: Step) -> Jet:
+    """The operand in the type that the reduction is asked for."""
+    return in_type(step.jet(), step.attributes.get("dtype"))
+
+
 @jet_rule("sum")
 def _sum(step: Step) -> Jet:
-    return sum_over(step.jet(), _axes(step), keepdim=step.attributes["keepdim"])
+    return sum_over(_typed(step), _axes(step), keepdim=step.attributes["keepdim"])
 
 
 @jet_rule("mean")
@@ -75,14 +94,9 @@ def _var(step: Step) -> Jet:
     return _squeezed(scale(total, 1.0 / freedom), dims, step.attributes["keepdim"])
 
 
-@jet_rule("std")
-def _std(step: Step) -> Jet:
-    return power(_var(step), 0.5, step.lowest)
-
-
 @jet_rule("prod")
 def _prod(step: Step) -> Jet:
-    jet, dims = step.jet(), _axes(step)
+    jet, dims = _typed(step), _axes(step)
     for dim in dims if jet.ndim else ():
         result = take(jet, dim, 0, 1)
         for k in range(1, jet.shape[dim]):
@@ -236,10 +250,14 @@ def _norm(step: Step) -> Jet:
 
 @jet_rule("cumsum")
 def _cumsum(step: Step) -> Jet:
-    jet, dim = step.jet(), step.attributes["dim"]
-    return linear_map(
+    jet, dim = as_real(_typed(step)), step.attributes["dim"]
+    result = linear_map(
         jet, lambda v: v.cumsum(dim), lambda v: v.cumsum(dim), jet.full_floor().cummax(dim).values
     )
+    with torch.no_grad():
+        # A running sum rounds every partial sum: their errors add up along the way.
+        rounding = ROUNDING * result.values.abs().square().cumsum(dim + 1).sqrt()
+    return replace(result, errors=result.errors + rounding)
 
 
 def _quantified(step: Step) -> Jet:

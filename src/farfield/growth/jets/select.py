@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from farfield.growth._jet import Jet
+from farfield.growth._jet import Jet, as_real
 from farfield.growth._leading import Lead, difference, lead
 from farfield.growth._step import JetValue, Step, jet_rule, register_jet_rule
 from farfield.growth.jets.shape import choose, moved, truth
@@ -18,15 +18,9 @@ __all__: list[str] = []
 INF = math.inf
 
 
-def _as_real(jet: Jet) -> Jet:
-    if jet.values.is_floating_point():
-        return jet
-    return Jet(jet.powers, jet.values.to(torch.float64), jet.errors, jet.floor)
-
-
 def _comparison(decide: Callable[[Tensor], Tensor]) -> Callable[[Step], Jet]:
     def rule(step: Step) -> Jet:
-        a, b = _as_real(step.operand(0, "input")), _as_real(step.operand(1, "other"))
+        a, b = as_real(step.operand(0, "input")), as_real(step.operand(1, "other"))
         first: Lead = lead(difference(a, b))
         return truth(decide(first.sign), ~(first.certain | first.zero))
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from farfield.gaussian import scalar_function
-from farfield.growth._jet import ABOVE, Jet, aligned, select, unknown_like
+from farfield.growth._jet import ABOVE, Jet, aligned, select, stored, unknown_like
 from farfield.growth._leading import lead
 from farfield.growth._step import JetValue, Step, jet_rule, register_jet_rule
 from farfield.growth.jets.elementwise import apply_scalar
 
-__all__ = ["moved", "places"]
+__all__ = ["in_type", "moved", "places"]
 
 INF = math.inf
 
@@ -42,40 +42,21 @@ def moved(step: Step, jets: Sequence[Jet], rest: Sequence[Tensor | None] = ()) -
     )
 
 
-def _move(step: Step) -> JetValue:
-    return moved(step, [step.jet(0)])
-
-
-for _name in [
-    "reshape",
-    "permute",
-    "expand",
-    "repeat",
-    "squeeze",
-    "unsqueeze",
-    "flip",
-    "roll",
-    "unfold",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "split",
-    "chunk",
-    "unbind",
-    "slice",
-    "select",
-    "diagonal",
-    "identity",
-    "item",
-]:
-    register_jet_rule(_name, _move)
-
-
 def _join(step: Step) -> JetValue:
     return moved(step, [step.jet(i) for i in range(len(step.operands))])
 
 
-for _name in ("cat", "stack", "slice_scatter", "select_scatter", "copy"):
+for _name in ("slice_scatter", "select_scatter"):
     register_jet_rule(_name, _join)
+
+
+@jet_rule("copy")
+def _copy(step: Step) -> Jet:
+    """The second operand, in the type and shape of the first."""
+    source, shape = in_type(step.jet(1), step.node.dtype), step.jet(0).shape
+    view = (len(source.powers), *(1,) * (len(shape) - source.ndim), *source.shape)
+    values, errors = (t.reshape(view).expand(view[0], *shape) for t in (source.values, source.errors))
+    return Jet(source.powers, values, errors, source.full_floor().expand(shape))
 
 
 @jet_rule("getitem")
@@ -112,12 +93,18 @@ def _pad(step: Step) -> Jet:
 
 @jet_rule("cast")
 def _cast(step: Step) -> Jet:
-    jet, dtype = step.jet(0), step.attributes["dtype"]
+    return in_type(step.jet(0), step.attributes["dtype"])
+
+
+def in_type(jet: Jet, dtype: torch.dtype | None) -> Jet:
+    """The jet in another type (its own where that is ``None``): a floating type changes nothing, others cut."""
+    if dtype is None:
+        return jet
     if jet.values.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex):
         if dtype == torch.bool:
             first = lead(jet)
             return truth(first.certain, ~(first.certain | first.zero))
-        return apply_scalar(jet, scalar_function("trunc"))
+        return stored(apply_scalar(jet, scalar_function("trunc")), dtype)
     return Jet(jet.powers, jet.values.to(dtype), jet.errors, jet.floor, jet.origin)
 
 
@@ -134,18 +121,6 @@ def places(step: Step, start: int) -> tuple[list[Tensor | None], bool]:
         found.append(tensor.long() if tensor.is_floating_point() else tensor)
         decided = decided and bool((jet.floor == -INF).all())
     return found, decided
-
-
-def _read(step: Step) -> JetValue:
-    indices, decided = places(step, 1)
-    result = moved(step, [step.jet(0)], indices)
-    if decided or not isinstance(result, Jet):
-        return result
-    return unknown_like(result)
-
-
-for _name in ("index", "index_select", "gather", "take", "embedding"):
-    register_jet_rule(_name, _read)
 
 
 def _written(step: Step, jets: list[Jet], indices: list[Tensor | None], decided: bool) -> Jet:

@@ -8,7 +8,7 @@ from farfield.gaussian import ScalarFunction, scalar_function, scalar_function_n
 from farfield.graph import describe
 from farfield.growth._extent import Extent, Reason, inherit, join, multiply, negate, undefined
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
-from farfield.growth._registry import Site, growth_rule, register_growth_rule
+from farfield.growth._registry import GROWTH_RULES, Site, growth_rule
 
 __all__ = ["apply_scalar"]
 
@@ -43,7 +43,7 @@ def _rule(site: Site) -> Extent:
 
 for _name in scalar_function_names():
     if _name != "abs":  # of complex numbers too: see arithmetic
-        register_growth_rule(_name, _rule)
+        GROWTH_RULES.register(_name, _rule)
 
 
 @growth_rule("prelu")

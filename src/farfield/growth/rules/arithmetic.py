@@ -30,6 +30,8 @@ from farfield.growth.rules.transcendental import exponential, logarithm, rooted
 __all__ = ["larger", "raised", "smaller", "symmetric"]
 
 INF = math.inf
+FRACTIONS = {"floor": (0.0, 1.0), "ceil": (-1.0, 0.0), "round": (-0.5, 0.5), "trunc": (-1.0, 1.0)}
+"""Where x less its rounded value lies."""
 
 
 def symmetric(value: Extent, factor: float = 1.0) -> Extent:
@@ -110,10 +112,6 @@ def _positive_power(value: Extent, exponent: float) -> Extent:
     )
 
 
-def _is_complex(site: Site) -> bool:
-    return any(p is not None and p.dtype is not None and p.dtype.is_complex for p in site.producers)
-
-
 @growth_rule("add")
 def _add(site: Site) -> Extent:
     other = scale(site.operand(1, "other"), float(site.attributes.get("alpha", 1)))
@@ -124,15 +122,19 @@ def _add(site: Site) -> Extent:
 def _sub(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
     alpha, (left, right) = float(site.attributes.get("alpha", 1)), site.node.inputs
-    if left is not None and left == right and alpha == 1.0 and first.known:
-        return interval(0.0, 0.0, first)
+    if left is not None and right is not None and alpha == 1.0 and first.known:
+        if left == right:
+            return interval(0.0, 0.0, first)
+        rounded = site.lookup(right)
+        if rounded.op in FRACTIONS and rounded.inputs[0] == left:
+            return interval(*FRACTIONS[rounded.op], first)
     return add(first, scale(other, -alpha), site.name)
 
 
 @growth_rule("mul")
 def _mul(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
-    if _is_complex(site):
+    if site.complex:
         return symmetric(multiply(symmetric(first), symmetric(other), site.name), 2.0)
     ratio_of = _proportion(site)
     if ratio_of is not None:
@@ -180,7 +182,10 @@ def _unscaled(site: Site, name: str) -> tuple[str, float]:
 @growth_rule("div")
 def _div(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
-    if _is_complex(site) and site.present(1):
+    if site.complex:
+        divisor = site.attributes.get("other")
+        if isinstance(divisor, int | float | complex) and divisor:
+            return symmetric(first, (2.0 if isinstance(divisor, complex) else 1.0) / abs(divisor))
         return undefined(site.name, "division of complex numbers has no growth rule", first, other)
     value = ratio(first, other, site.name)
     left, right = site.node.inputs
@@ -229,11 +234,6 @@ def _clamp(site: Site) -> Extent:
     return value
 
 
-@growth_rule("atan2")
-def _atan2(site: Site) -> Extent:
-    return interval(-math.pi, math.pi, site.operand(0, "input"), site.operand(1, "other"))
-
-
 @growth_rule("fmod")
 def _fmod(site: Site) -> Extent:
     return _modulo(site)
@@ -256,19 +256,12 @@ def _modulo(site: Site) -> Extent:
     return inherit(Extent(rate, rate, -size, size), first, other)
 
 
-@growth_rule("hypot")
-def _hypot(site: Site) -> Extent:
-    total = add(square(site.operand(0, "input")), square(site.operand(1, "other")), site.name)
-    return rooted(total, site.name)
-
-
 @growth_rule("lerp")
-def _lerp(site: Site) -> Extent:
+def _lerp(site: Site) -> Extent | None:
     start, end, weight = site.extent(0), site.extent(1), site.operand(2, "weight")
     if weight.lo >= 0.0 and weight.hi <= 1.0:
         return inherit(averaged(join(start, end)), weight)
-    step = multiply(weight, add(end, negate(start), site.name), site.name)
-    return add(start, step, site.name)
+    return None  # its composition
 
 
 @growth_rule("neg")
@@ -289,7 +282,7 @@ def _reciprocal(site: Site) -> Extent:
 @growth_rule("abs")
 def _abs(site: Site) -> Extent:
     value = site.extent(0)
-    if _is_complex(site):
+    if site.complex:
         size = widened(value.magnitude * math.sqrt(2.0), up=True)
         return inherit(Extent(min(value.rate, BOUNDED), value.rate, 0.0, size), value)
     return replace(larger(value, negate(value)), lo=value.gap, gap=value.gap)

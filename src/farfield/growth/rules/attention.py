@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from farfield.growth._extent import Extent, averaged, inherit, join, scale, undefined
+from farfield.growth._extent import ZERO, Extent, averaged, inherit, join, scale, undefined
 from farfield.growth._rate import SINGULAR
 from farfield.growth._registry import Site, growth_rule
-from farfield.growth.rules.shape import ZERO
 
 __all__: list[str] = []
 

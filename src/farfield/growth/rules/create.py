@@ -35,11 +35,6 @@ def _linspace(site: Site) -> Extent:
     return Extent(CONSTANT, CONSTANT, min(start.lo, end.lo), max(start.hi, end.hi))
 
 
-@growth_rule("eye")
-def _eye(site: Site) -> Extent:
-    return Extent(CONSTANT, CONSTANT, 0.0, 1.0)
-
-
 @growth_rule("random")
 def _random(site: Site) -> Extent:
     drawn = Reason(site.name, "a random draw is held fixed")

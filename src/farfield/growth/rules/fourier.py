@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from farfield.growth._extent import Extent, inherit, interval, join, undefined
+from farfield.growth._extent import Extent, inherit, join, undefined
 from farfield.growth._rate import SINGULAR
-from farfield.growth._registry import Site, growth_rule, register_growth_rule, size_of
+from farfield.growth._registry import GROWTH_RULES, Site, growth_rule, size_of
 from farfield.growth.rules.arithmetic import symmetric
 
 __all__: list[str] = []
@@ -34,7 +34,7 @@ def _transform(site: Site) -> Extent:
 
 
 for _name in ("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft"):
-    register_growth_rule(_name, _transform)
+    GROWTH_RULES.register(_name, _transform)
 
 
 def _part(site: Site) -> Extent:
@@ -42,12 +42,7 @@ def _part(site: Site) -> Extent:
 
 
 for _name in ("imag", "conj"):
-    register_growth_rule(_name, _part)
-
-
-@growth_rule("angle")
-def _angle(site: Site) -> Extent:
-    return interval(-math.pi, math.pi, site.extent(0))
+    GROWTH_RULES.register(_name, _part)
 
 
 @growth_rule("complex")

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from farfield.growth._extent import (
+    ZERO,
     Extent,
     Reason,
     add,
     averaged,
     inherit,
-    interval,
     join,
     multiply,
-    scale,
     stretch,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
@@ -27,7 +26,6 @@ from farfield.growth.rules.arithmetic import symmetric
 __all__ = ["affine", "bilinear"]
 
 INF = math.inf
-ZERO = interval(0.0, 0.0)
 
 
 def affine(value: Extent, weight: Tensor, node: str) -> Extent:
@@ -99,17 +97,10 @@ def _matmul(site: Site) -> Extent:
     return _product(site, 0, 1)
 
 
-@growth_rule("addmm")
-def _addmm(site: Site) -> Extent:
-    product = scale(_product(site, 1, 2), float(site.attributes.get("alpha", 1)))
-    bias = scale(site.extent(0), float(site.attributes.get("beta", 1)))
-    return add(product, bias, site.name)
-
-
 def _product(site: Site, left: int, right: int) -> Extent:
     a, b = site.extent(left), site.extent(right)
     count = site.length(left, (-1,))
-    if any(p is not None and p.dtype is not None and p.dtype.is_complex for p in site.producers):
+    if site.complex:
         return symmetric(bilinear(symmetric(a), symmetric(b), count, site.name), 2.0)
     right_tensor, left_tensor = _readable(site, right), _readable(site, left)
     if right_tensor is not None and right_tensor.ndim == 2:
@@ -153,11 +144,6 @@ def _conv_transpose(site: Site) -> Extent:
     producer = site.producers[1]
     count = size_of((producer.shape[0], *producer.shape[2:])) if producer is not None else INF
     return _with_bias(bilinear(value, site.extent(1), count, site.name), site, 2)
-
-
-@growth_rule("embedding")
-def _embedding(site: Site) -> Extent:
-    return inherit(_picked(site), site.extent(1))
 
 
 @growth_rule("embedding_bag")

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from farfield.graph import describe
 from farfield.growth._extent import (
     Extent,
     Reason,
@@ -19,82 +20,44 @@ from farfield.growth._extent import (
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
 from farfield.growth._registry import Site, growth_rule, size_of
 
-__all__ = ["normalised"]
+__all__: list[str] = []
 
 INF = math.inf
 
 
-def normalised(site: Site, size: float, weight: int | None, bias: int | None, what: str) -> Extent:
-    """A value confined to [−size, size] for every finite input, then its affine part.
+@growth_rule("layer_norm", "rms_norm", "l2_normalize", "group_norm", "instance_norm")
+def _norm(site: Site) -> Extent:
+    """A value confined to [−r, r] for every finite input, then its affine part.
 
-    With ε = 0 the norm is undefined where its denominator vanishes (a constant row for LayerNorm, a zero row
-    for the others): the claim then carries that as an assumption. An argument that may be infinite has no
-    normalised value.
+    With ε = 0 the norm is undefined where its denominator vanishes (a constant row where it is centered, a zero
+    row otherwise): the claim then carries that as an assumption. An infinite argument has no normalized value.
     """
-    x = site.extent(0)
+    spec, x, producer = describe(site.node).norm, site.extent(0), site.producers[0]
+    if spec is None:
+        return _running(site)
+    what, shape = site.node.op, producer.shape if producer is not None else ()
     if x.rate == SINGULAR:
         return undefined(site.name, f"{what} of a value that may be infinite", x)
-    norm_eps = float(site.attributes.get("eps", 0.0) or 0.0)
-    if norm_eps < 0.0:
-        return undefined(site.name, f"{what} with a negative ε = {norm_eps:g} can divide by zero", x)
-    bound = size * (1.0 + 1e-12)
+    if spec.eps < 0.0:
+        return undefined(site.name, f"{what} with a negative ε = {spec.eps:g} can divide by zero", x)
+    if spec.order <= 0.0:
+        return undefined(site.name, f"{what} by a p-norm with p ≤ 0", x)
+    size = size_of(tuple(shape[d] for d in spec.axes)) / (spec.groups or 1)
+    if spec.averaged and size <= spec.correction:
+        text = f"a variance over {size:g} entries with correction {spec.correction:g} is 0/0"
+        return undefined(site.name, text, x)
+    # One entry against the size of its row; of a centered row at most √((n − 1)/n) of it.
+    largest = math.sqrt(size - spec.correction) if spec.averaged else 1.0
+    if spec.centered and math.isfinite(size):
+        largest *= math.sqrt((size - 1.0) / size)
+    bound = largest * (1.0 + 1e-12)
     value = interval(-bound, bound, x)
-    if norm_eps == 0.0:
-        row = "constant" if what in ("LayerNorm", "GroupNorm", "InstanceNorm") else "zero"
+    if spec.eps == 0.0:
+        row = "constant" if spec.centered else "zero"
         value = value.assuming(Reason(site.name, f"{what} has ε = 0: it is undefined on a {row} row"))
-    if weight is not None and site.present(weight):
-        value = multiply(value, site.extent(weight), site.name)
-    if bias is not None and site.present(bias):
-        value = add(value, site.extent(bias), site.name)
-    return value
-
-
-def _centred_bound(count: float, correction: float = 0.0) -> float:
-    """Largest |ẑ_i| of a centred row of ``count`` entries scaled to (corrected) unit variance: √((n−1)(n−c)/n)."""
-    if math.isinf(count):
-        return INF
-    return math.sqrt(max(0.0, (count - 1.0) * (count - correction) / count))
-
-
-@growth_rule("layer_norm")
-def _layer_norm(site: Site) -> Extent:
-    count = site.length(0, tuple(site.attributes["dim"]))
-    correction = float(site.attributes.get("correction", 0))
-    if count <= correction:
-        return undefined(
-            site.name, f"a variance over {count:g} entries with correction {correction:g} is 0/0"
-        )
-    return normalised(site, _centred_bound(count, correction), 1, 2, "LayerNorm")
-
-
-@growth_rule("rms_norm")
-def _rms_norm(site: Site) -> Extent:
-    count = site.length(0, tuple(site.attributes["dim"]))
-    return normalised(site, math.sqrt(count), 1, None, "RMSNorm")
-
-
-@growth_rule("l2_normalize")
-def _l2_normalize(site: Site) -> Extent:
-    if float(site.attributes.get("p", 2.0)) <= 0.0:
-        return undefined(site.name, "normalisation by a p-norm with p ≤ 0", site.extent(0))
-    return normalised(site, 1.0, None, None, "L2 normalisation")
-
-
-@growth_rule("group_norm")
-def _group_norm(site: Site) -> Extent:
-    producer = site.producers[0]
-    shape = producer.shape if producer is not None else ()
-    count = size_of(shape[1:]) / float(site.attributes["num_groups"])
-    return normalised(site, _centred_bound(count), 1, 2, "GroupNorm")
-
-
-@growth_rule("instance_norm")
-def _instance_norm(site: Site) -> Extent:
-    if not site.attributes.get("use_input_stats", True):
-        return _running(site)
-    producer = site.producers[0]
-    count = size_of(producer.shape[2:]) if producer is not None else INF
-    return normalised(site, _centred_bound(count), 1, 2, "InstanceNorm")
+    if spec.weight is not None:
+        value = multiply(value, site.extent(spec.weight), site.name)
+    return value if spec.bias is None else add(value, site.extent(spec.bias), site.name)
 
 
 @growth_rule("batch_norm")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from farfield.growth._extent import Extent, averaged, inherit, join, undefined
+from farfield.growth._extent import ZERO, Extent, averaged, inherit, join, undefined
 from farfield.growth._rate import SINGULAR
 from farfield.growth._registry import Site, growth_rule
 from farfield.growth.rules.arithmetic import symmetric
-from farfield.growth.rules.shape import ZERO
 
 __all__: list[str] = []
 

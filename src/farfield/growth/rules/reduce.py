@@ -18,8 +18,7 @@ from farfield.growth._extent import (
     widened,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, EXPONENTIAL, SINGULAR
-from farfield.growth._registry import Site, growth_rule, register_growth_rule
-from farfield.growth.rules.transcendental import rooted
+from farfield.growth._registry import GROWTH_RULES, Site, growth_rule
 
 __all__ = ["repeated_product", "total"]
 
@@ -94,11 +93,6 @@ def _var(site: Site) -> Extent:
     hi = widened(spread * spread * factor, up=True)
     least = CONSTANT if x.constant else BOUNDED
     return inherit(Extent(least, max(least, squared.upper), 0.0, hi), x)
-
-
-@growth_rule("std")
-def _std(site: Site) -> Extent:
-    return rooted(_var(site), site.name)
 
 
 @growth_rule("prod")
@@ -181,7 +175,7 @@ def _indices(site: Site) -> Extent:
 
 
 for _name in ("argmax", "argmin", "argsort"):
-    register_growth_rule(_name, _indices)
+    GROWTH_RULES.register(_name, _indices)
 
 
 def _values_and_indices(site: Site) -> tuple[Extent, ...]:
@@ -189,12 +183,4 @@ def _values_and_indices(site: Site) -> tuple[Extent, ...]:
 
 
 for _name in ("topk", "sort", "kthvalue", "median", "cummax", "cummin"):
-    register_growth_rule(_name, _values_and_indices)
-
-
-def _truth(site: Site) -> Extent:
-    return interval(0.0, 1.0, *site.everything())
-
-
-for _name in ("any", "all"):
-    register_growth_rule(_name, _truth)
+    GROWTH_RULES.register(_name, _values_and_indices)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from farfield.growth._extent import Extent, inherit, interval, join
 from farfield.growth._rate import BOUNDED
-from farfield.growth._registry import Site, growth_rule, register_growth_rule
-from farfield.growth.rules.shape import ZERO
+from farfield.growth._registry import GROWTH_RULES, Site, growth_rule
 
 __all__: list[str] = []
 
@@ -58,47 +59,17 @@ def _masked_fill(site: Site) -> Extent:
     return result
 
 
-def _with_zeros(site: Site) -> Extent:
-    return join(site.extent(0), ZERO)
-
-
-for _name in ("tril", "triu"):
-    register_growth_rule(_name, _with_zeros)
-
-
-def _truth(site: Site) -> Extent:
-    return interval(0.0, 1.0, *site.everything())
-
-
-for _name in [
-    "gt",
-    "lt",
-    "ge",
-    "le",
-    "eq",
-    "ne",
-    "logical_not",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "isnan",
-    "isinf",
-    "bernoulli",
-]:
-    register_growth_rule(_name, _truth)
-
-
 def _bits(site: Site) -> Extent:
     """Logic on booleans; on integers the result is at most about as long as the longer operand."""
-    if str(site.node.dtype) == "torch.bool":
-        return _truth(site)
+    if site.node.dtype == torch.bool:
+        return interval(0.0, 1.0, *site.everything())
     operands = site.everything()
     rate = max(operand.rate for operand in operands)
     return inherit(Extent(rate, rate), *operands)
 
 
 for _name in ("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
-    register_growth_rule(_name, _bits)
+    GROWTH_RULES.register(_name, _bits)
 
 
 @growth_rule("nan_to_num")

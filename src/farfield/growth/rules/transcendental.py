@@ -12,9 +12,6 @@ from farfield.growth._extent import (
     Reason,
     inherit,
     interval,
-    reciprocal,
-    scale,
-    shift,
     undefined,
     widened,
 )
@@ -96,44 +93,14 @@ def _sqrt(site: Site) -> Extent:
     return rooted(site.extent(0), site.name)
 
 
-@growth_rule("rsqrt")
-def _rsqrt(site: Site) -> Extent:
-    return reciprocal(rooted(site.extent(0), site.name), site.name)
-
-
 @growth_rule("exp")
 def _exp_rule(site: Site) -> Extent:
     return exponential(site.extent(0))
 
 
-@growth_rule("exp2")
-def _exp2(site: Site) -> Extent:
-    return exponential(scale(site.extent(0), math.log(2.0)))
-
-
-@growth_rule("expm1")
-def _expm1(site: Site) -> Extent:
-    return shift(exponential(site.extent(0)), -1.0)
-
-
 @growth_rule("log")
 def _log(site: Site) -> Extent:
     return logarithm(site.extent(0), site.name)
-
-
-@growth_rule("log2")
-def _log2(site: Site) -> Extent:
-    return scale(logarithm(site.extent(0), site.name), 1.0 / math.log(2.0))
-
-
-@growth_rule("log10")
-def _log10(site: Site) -> Extent:
-    return scale(logarithm(site.extent(0), site.name), 1.0 / math.log(10.0))
-
-
-@growth_rule("log1p")
-def _log1p(site: Site) -> Extent:
-    return logarithm(shift(site.extent(0), 1.0), site.name)
 
 
 @growth_rule("sinh")
