@@ -328,7 +328,7 @@ def test_errors_teach(tmp_path: Path):
     with pytest.raises(CaptureError, match=r"torch\.export\.save"):
         capture(tmp_path / "absent.pt2")
     (tmp_path / "weights.pt2").write_bytes(b"not a program")
-    with pytest.raises(CaptureError, match="Checkpoints hold weights only"):
+    with pytest.raises(CaptureError, match="checkpoints hold weights only"):
         capture(tmp_path / "weights.pt2")
     with pytest.raises(InvalidValueError, match="a tuple of positional arguments"):
         capture(nn.Linear(6, 2), 3)
