@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,6 +15,7 @@ from farfield.engine._here import Here
 from farfield.engine._memory import parse_memory
 from farfield.engine._packed import pack
 from farfield.engine._resident import Resident
+from farfield.engine._schedule import AHEAD, Schedule
 from farfield.engine._task import TaskError
 from farfield.engine._tree import aligned
 from farfield.engine._worker import Keeper, Shared, join, run_leaf, run_task, taken
@@ -69,8 +69,18 @@ class RayEngine(Engine):
     def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Results of a task, in the order of the items. See :meth:`Engine.run`.
 
-        The task goes to the object store once. Two items for each worker are under way or waiting at any time.
+        The task goes to the object store once. Two items for each worker are under way at any time; results wait in
+        the object store for the slow ones before them.
         """
+        yield from self._tasks(task).in_order(items)
+
+    def run_as_ended(
+        self, task: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Generator[tuple[int, Result], None, None]:
+        """(number, result) as they end. See :meth:`Engine.run_as_ended`."""
+        yield from self._tasks(task).as_ended(items)
+
+    def _tasks(self, task: Callable[[Item], Result]) -> Schedule[Item, Any, Result]:
         ray = self._connect()
         shared = self._put(ray, task)
         call = cluster.remote(run_task).options(**self._options())
@@ -78,8 +88,7 @@ class RayEngine(Engine):
         def submit(item: Item) -> tuple[object, Any]:
             return _name(task, item), call.remote(shared, pack(item, cluster.pickler()))
 
-        # Through map, because a variable of a for-loop would keep the last item alive.
-        yield from self._in_order(ray, map(submit, items), self._room(ray))
+        return self._schedule(ray, submit, self._room(ray), AHEAD * self._places(ray))
 
     def run_blocks(
         self,
@@ -107,8 +116,10 @@ class RayEngine(Engine):
             leaf=lambda item: leaf.remote(shared, item),
             join=lambda left, right: both.remote(joined, left, right),
             fetch=lambda reference, name: self._fetched(ray, reference, name),
+            wait=lambda references: _ended(ray, references),
             settle=lambda references: _settle(ray, references),
             limit=self._room(ray),
+            ahead=AHEAD * self._places(ray),
         )
         packed = ((_name(task, item), pack(item, cluster.pickler())) for item in items)
         yield from run.run(packed, aligned(first, first + len(items), largest), tell, first=first)
@@ -167,26 +178,29 @@ class RayEngine(Engine):
 
         return limit
 
-    def _in_order(
-        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: Callable[[], int]
-    ) -> Generator[Any, None, None]:
-        pending: deque[tuple[object, Any]] = deque()
+    def _schedule(
+        self, ray: Any, submit: Callable[[Item], tuple[object, Any]], limit: Callable[[], int], ahead: int
+    ) -> Schedule[Item, Any, Any]:
+        """Results stay in the object store, which spills to disk, until it is their turn."""
+        names: dict[Any, object] = {}
 
-        def oldest() -> Any:
-            name, reference = pending[0]
-            result = taken(self._fetched(ray, reference, name), name)
-            pending.popleft()  # only now: what is waited for is stopped too
-            return result
+        def begin(item: Item) -> Any:
+            name, reference = submit(item)
+            names[reference] = name
+            return reference
 
-        try:
-            for named in submitted:
-                pending.append(named)
-                while len(pending) >= limit():
-                    yield oldest()
-            while pending:
-                yield oldest()
-        finally:
-            _settle(ray, [reference for _, reference in pending])
+        def fetch(reference: Any) -> Any:
+            name = names.pop(reference)
+            return taken(self._fetched(ray, reference, name), name)
+
+        return Schedule(
+            submit=begin,
+            wait=lambda references: _ended(ray, references),
+            fetch=fetch,
+            settle=lambda references: _settle(ray, references),
+            under_way=limit,
+            ahead=lambda: max(ahead, limit()),
+        )
 
     def _fetched(self, ray: Any, reference: Any, name: object) -> Any:
         try:
@@ -240,9 +254,9 @@ class _KeptInActors(Resident[Item, Argument, Result]):
             return self.items[number], actor.call.remote(number, self._packed[number], sent, self._shared)
 
         # An owner's turn comes every second or, at the ends of a sweep, twice in a row: more must wait than for run.
-        numbers = map(submit, range(len(self.items)))
         waiting = 4 * len(self._actors)
-        return self._engine._in_order(self._ray, numbers, lambda: waiting)
+        schedule = self._engine._schedule(self._ray, submit, lambda: waiting, waiting)
+        return schedule.in_order(range(len(self.items)))
 
     def close(self) -> None:
         """End the actors."""
@@ -293,6 +307,13 @@ def ray(
     RayEngine(address=None, workers=2, threads=1, retries=3, store=None)
     """
     return RayEngine(address, workers, threads, retries, None if store is None else parse_memory(store))
+
+
+def _ended(ray: Any, references: list[Any]) -> list[Any]:
+    """Those whose tasks have ended, of which there is at least one: waits for it."""
+    ray.wait(references, num_returns=1)
+    ready: list[Any] = ray.wait(references, num_returns=len(references), timeout=0)[0]
+    return ready
 
 
 def _settle(ray: Any, references: list[Any]) -> None:
