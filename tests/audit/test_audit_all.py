@@ -248,7 +248,9 @@ def test_time_limit_and_interrupt(tmp_path):
         running.send_signal(signal.SIGINT)
         _, talk = running.communicate(timeout=100)
     assert running.returncode == 130, talk
-    assert not (tmp_path / "out" / "audits.jsonl").exists()
+    rows = read_rows(tmp_path / "out")  # what was done is there, and how to go on is said
+    assert 1 <= len(rows) <= 2 and "a.pt2" in {row["path"] for row in rows}
+    assert f"{len(rows)} rows are in" in talk and "run the same command" in talk
     done = subprocess.run(
         [*words, "--time-limit", "2", "--json"], **options, capture_output=True, timeout=300
     )

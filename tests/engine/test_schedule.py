@@ -87,7 +87,9 @@ def test_stragglers_in_a_reduction_of_blocks(workers):
     run = BlockRun(
         leaf=leaf,
         join=lambda left, right: max(left, right, key=clock.ends.__getitem__),
-        fetch=lambda handle, name: clock.wait([handle]) and (None if isinstance(name, int) else pack((True, 0))),
+        fetch=lambda handle, name: (
+            clock.wait([handle]) and (None if isinstance(name, int) else pack((True, 0)))
+        ),
         wait=clock.wait,
         settle=lambda handles: None,
         limit=lambda: 2 * workers,

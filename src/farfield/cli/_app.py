@@ -69,8 +69,8 @@ def main() -> None:
     except FarfieldError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+    except KeyboardInterrupt as stop:
+        typer.echo(f"interrupted: {stop}" if str(stop) else "interrupted", err=True)
         sys.exit(130)
     except Exception:
         import traceback

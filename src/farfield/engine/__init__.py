@@ -12,6 +12,7 @@ from farfield.engine._checkpoint import Checkpoint
 from farfield.engine._engine import Engine, Progress
 from farfield.engine._fingerprint import fingerprint
 from farfield.engine._local import LocalEngine, local
+from farfield.engine._lock import FolderInUseError, hold_folder
 from farfield.engine._memory import empty_matrix, parse_memory, tile_height
 from farfield.engine._ray import RayEngine, ray
 from farfield.engine._resident import Resident
@@ -22,6 +23,7 @@ from farfield.engine._tile import Tile, tiles
 __all__ = [
     "Checkpoint",
     "Engine",
+    "FolderInUseError",
     "LocalEngine",
     "Progress",
     "RayEngine",
@@ -32,6 +34,7 @@ __all__ = [
     "empty_matrix",
     "engine",
     "fingerprint",
+    "hold_folder",
     "local",
     "parse_memory",
     "ray",

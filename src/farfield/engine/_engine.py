@@ -174,7 +174,9 @@ class Engine(ABC):
 
         tracked = TrackedTask(task, checkpoint)
         # The default of this class is in order, whatever the engine.
-        found = Engine.run_as_ended(self, tracked, noted()) if ordered else self.run_as_ended(tracked, noted())
+        found = (
+            Engine.run_as_ended(self, tracked, noted()) if ordered else self.run_as_ended(tracked, noted())
+        )
         with contextlib.closing(found) as results:
             _tell(progress, 0, total or 0)
             for done, (number, result) in enumerate(results, start=1):
@@ -216,7 +218,17 @@ class Engine(ABC):
         >>> local().reduce(str, range(5), "({}{})".format)
         '(((01)(23))4)'
         """
-        todo = tuple(items)
+        with _held(checkpoint):
+            return self._reduce(task, tuple(items), combine, checkpoint, progress)
+
+    def _reduce(
+        self,
+        task: Callable[[Item], Result],
+        todo: tuple[Item, ...],
+        combine: Callable[[Result, Result], Result],
+        checkpoint: Checkpoint | None,
+        progress: Progress | None,
+    ) -> Result:
         tree = PairwiseTree(combine, checkpoint)
         if tree.count > len(todo):
             raise _longer_before(tree.count, len(todo))
@@ -259,6 +271,17 @@ class Engine(ABC):
         progress
             Told of every batch; where ``batches`` has no length, the total is what is done so far.
         """
+        with _held(checkpoint):
+            return self._stream(batches, task, combine, checkpoint, progress)
+
+    def _stream(
+        self,
+        batches: Iterable[Item],
+        task: Callable[[Item], Result],
+        combine: Callable[[Result, Result], Result],
+        checkpoint: Checkpoint | None,
+        progress: Progress | None,
+    ) -> Result:
         tree = PairwiseTree(combine, checkpoint)
         total = len(batches) if isinstance(batches, Sized) else None
         source = iter(batches)
@@ -328,6 +351,10 @@ class Engine(ABC):
         if isinstance(out, np.memmap):
             out.flush()
         return matrix
+
+
+def _held(checkpoint: Checkpoint | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if checkpoint is None else checkpoint.locked()
 
 
 def _tell(progress: Progress | None, done: int, total: int) -> None:
