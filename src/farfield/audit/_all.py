@@ -72,8 +72,7 @@ class _Ask:
         file = str(Path(self.root, entry.path))
         read = self._ask({"read": file}, limit)
         if "sha256" not in read:
-            said = str(read.get("message"))
-            return {**read, "message": said if repr(entry.path) in said else f"{said}: {entry.path!r}"}
+            return read
         job = _Job(entry, read["sha256"], read["bytes"], code)
         if self.store is not None:
             if (kept := self.store.load(job)) is not None and not kept.get("error"):

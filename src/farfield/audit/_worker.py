@@ -6,6 +6,7 @@ prints does so on standard error. The end of standard input ends the process, so
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -20,9 +21,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from farfield._regular_file import UnsafeFileError, open_regular
 from farfield.audit._audit import audit
 from farfield.audit._confine import confine
-from farfield.audit._files import read_digest
 from farfield.audit._load import load_checkpoint
 from farfield.audit._registry import ModelEntry
 from farfield.audit._result import Audit
@@ -89,12 +90,16 @@ def _reset(search: Sequence[str]) -> None:
 
 def read(path: str) -> dict[str, Any]:
     """Size and digest of a file, or why there are none."""
+    digest, size = hashlib.sha256(), 0
     try:
-        size, digest = read_digest(path)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        said = getattr(error, "strerror", None) or str(error)
-        return {"stage": "read", "error": type(error).__name__, "message": _short(said)}
-    return {"bytes": size, "sha256": digest}
+        with open_regular(path) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size += len(block)
+    except (UnsafeFileError, OSError) as error:
+        name = type(error.__cause__ or error).__name__
+        return {"stage": "read", "error": name, "message": _message(error)}
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

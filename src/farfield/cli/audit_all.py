@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from farfield.cli._session import check_folder
+
 if TYPE_CHECKING:
     from farfield.audit import AuditTable
 
@@ -110,6 +112,7 @@ def audit_all(
     """
     conditions = _conditions([w for words in (fail_on or ["unbounded,error"]) for w in words.split(",")])
 
+    check_folder(out)
     from farfield.audit import audit_all as run
     from farfield.engine import bar
     from farfield.report import write_index

@@ -177,7 +177,7 @@ class Engine(ABC):
         found = (
             Engine.run_as_ended(self, tracked, noted()) if ordered else self.run_as_ended(tracked, noted())
         )
-        with contextlib.closing(found) as results:
+        with _held(checkpoint), contextlib.closing(found) as results:
             _tell(progress, 0, total or 0)
             for done, (number, result) in enumerate(results, start=1):
                 _tell(progress, done, done if total is None else total)

@@ -13,7 +13,8 @@ from farfield.errors import FarfieldError
 
 __all__ = ["FolderInUseError", "hold_folder"]
 
-_NAME = "run.lock"
+_NAME = ".run.lock"
+"""Hidden: readers of a folder of Parquet files pass it over."""
 
 
 class FolderInUseError(FarfieldError, RuntimeError):
