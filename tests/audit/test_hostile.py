@@ -17,6 +17,7 @@ from torch import nn
 
 from farfield.audit import ModelEntry, _all, audit_all
 from farfield.audit._children import Children
+from farfield.audit._sandbox import trouble
 from farfield.errors import InvalidValueError
 
 BUILDERS = """
@@ -57,6 +58,36 @@ def dies_once():
         open(mark, "w").close()
         os.kill(os.getpid(), 9)
     return nn.Linear(4, 1)
+
+def looks_around():
+    import socket
+    found = []
+    for name, attempt in {
+        "network": lambda: socket.create_connection(("127.0.0.1", int(os.environ["PORT"])), timeout=5),
+        "outside": lambda: open(os.path.join(os.path.dirname(__file__), "written"), "w"),
+        "home": lambda: open(os.path.expanduser("~/.farfield-was-here"), "w"),
+        "undo": lambda: _mount_again(),
+    }.items():
+        try:
+            attempt()
+            found.append(name)
+        except OSError:
+            pass
+    open(os.path.join(os.environ["OUT"], "inside"), "w").close()
+    raise ValueError(f"could do: {found}")
+
+def _mount_again():
+    import ctypes
+    if ctypes.CDLL(None).mount(b"none", b"/", None, ctypes.c_ulong(32 | 4096), None) != 0:
+        raise OSError("not permitted")
+
+def hides():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(3600)
+        os._exit(0)
+    time.sleep(3600)
 
 def prints():
     print("x" * 10**6)
@@ -160,6 +191,54 @@ def test_memory_is_limited_and_lies_are_not_believed(folder):
         "dies_once"
     ]  # killed by the system: tried once more
     assert rows["prints"].verdict == "UNBOUNDED"
+
+
+@pytest.mark.skipif(trouble() is not None, reason=f"no sandbox here: {trouble()}")
+def test_in_a_sandbox(folder, monkeypatch):
+    out = folder / "out"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("PORT", str(server.getsockname()[1]))
+        monkeypatch.setenv("OUT", str(out))
+        options = {"out": out, "workers": 1, "time_limit": 60, "details": True}
+        around, good = audit_all(
+            [entry("looks_around"), ModelEntry("good.pt2")], sandbox=True, **options
+        ).rows
+        assert "could do: []" in around.message, around
+        assert good.verdict == "UNBOUNDED" and (out / "details" / good.details).is_file()
+        assert (out / "inside").exists() and not (folder / "written").exists()
+        free = audit_all([entry("looks_around")], **options).rows[0]  # so that the test can fail
+        assert "'network', 'outside'" in free.message, free
+        assert (folder / "written").exists()
+    Path("~/.farfield-was-here").expanduser().unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(trouble() is not None, reason=f"no sandbox here: {trouble()}")
+def test_nothing_hides_in_a_sandbox(folder):
+    """A process with a session of its own, which no group reaches, ends with the first process of the sandbox."""
+    audit_all([entry("hides")], workers=1, time_limit=4, sandbox=True)
+    deadline = time.monotonic() + 30
+    while (left := hidden(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def hidden(folder: Path) -> list[str]:
+    """Processes whose working directory is the folder, but this one."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit() and int(place.name) != os.getpid():
+            try:
+                if (place / "cwd").readlink() == folder:
+                    found.append((place / "cmdline").read_text()[:80])
+            except OSError:
+                continue
+    return found
+
+
+def test_without_a_sandbox_it_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(_all, "trouble", lambda: "not permitted")
+    with pytest.raises(InvalidValueError, match=r"no sandbox on this system: not permitted\. .*container"):
+        audit_all([ModelEntry("a.pt2")], sandbox=True)
 
 
 def test_limits_are_checked_first(tmp_path):

@@ -23,6 +23,7 @@ from farfield._text import clean
 from farfield.audit._children import Children, Limits, children
 from farfield.audit._confine import available_memory
 from farfield.audit._registry import ModelEntry, Registry
+from farfield.audit._sandbox import trouble
 from farfield.audit._table import AuditRow, AuditTable, RowWriter
 from farfield.engine import Checkpoint, Engine, Progress, fingerprint, hold_folder, local, parse_memory
 from farfield.engine import engine as engine_named
@@ -252,6 +253,10 @@ class _Items:
 
 
 def _limits(memory: int | str | None, at_once: int, sandbox: bool, place: Path | None) -> Limits:
+    if sandbox and (reason := trouble()) is not None:
+        raise InvalidValueError(
+            f"There is no sandbox on this system: {reason}. Run it in a container instead."
+        )
     if memory is not None:
         size: int | None = parse_memory(memory)
     else:

@@ -15,8 +15,10 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from farfield.audit import _sandbox
 from farfield.errors import FarfieldError
 
 __all__ = ["Children", "Limits", "WorkerError", "children"]
@@ -71,8 +73,12 @@ class _Child:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(p for p in sys.path if p)),
         }
+        program = _PROGRAM
+        if limits.sandbox:  # its text, not an import: that would start threads
+            source = Path(_sandbox.__file__).read_text(encoding="utf-8")
+            program = f"{source}\nimport json\nenter(json.loads(sys.argv[1])['writable'])\n{_PROGRAM}"
         self._process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, json.dumps(asdict(limits))],
+            [sys.executable, "-X", "faulthandler", "-c", program, json.dumps(asdict(limits))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._talk,
