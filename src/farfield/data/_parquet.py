@@ -137,7 +137,7 @@ def map_piece(
                 "remove it."
             )
         # A footer says what was to be written; only the digest says that it still is.
-        if beside.exists() and beside.read_text(encoding="utf-8").strip() == _digest(target):
+        if beside.exists() and beside.read_text(encoding="utf-8").strip() == _file_digest(target):
             return False
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     writer = None
@@ -152,7 +152,7 @@ def map_piece(
             writer.write_table(table)
         if writer is not None:
             writer.close()
-            digest = _digest(part)
+            digest = _file_digest(part)
             part.replace(target)
             beside.write_text(digest + "\n", encoding="utf-8")
     except BaseException:
@@ -166,7 +166,7 @@ def map_piece(
 # ------------------------------------------------------------------ how
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from farfield.engine._bar import bar
 from farfield.engine._checkpoint import Checkpoint
+from farfield.engine._cluster import ClusterLostError
 from farfield.engine._engine import Engine, Progress
 from farfield.engine._fingerprint import fingerprint
 from farfield.engine._local import LocalEngine, local
@@ -22,6 +23,7 @@ from farfield.engine._tile import Tile, tiles
 
 __all__ = [
     "Checkpoint",
+    "ClusterLostError",
     "Engine",
     "FolderInUseError",
     "LocalEngine",

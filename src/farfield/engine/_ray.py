@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ Result = TypeVar("Result")
 
 _LOOK = 5.0
 """Seconds between looks at how large the cluster is."""
+_ALIVE = 2.0
+"""Seconds without a result after which it is asked whether the cluster is still there."""
 _GRACE = 10.0
 """Seconds that tasks under way have to end, once their results are not wanted."""
 
@@ -88,7 +91,8 @@ class RayEngine(Engine):
         def submit(item: Item) -> tuple[object, Any]:
             return _name(task, item), call.remote(shared, pack(item, cluster.pickler()))
 
-        return self._schedule(ray, submit, self._room(ray), AHEAD * self._places(ray))
+        watch = cluster.Watch(ray)
+        return self._schedule(ray, watch, submit, self._room(ray, watch), AHEAD * self._places(ray))
 
     def run_blocks(
         self,
@@ -112,13 +116,14 @@ class RayEngine(Engine):
         shared, joined = self._put(ray, task), self._put(ray, combine)
         leaf = cluster.remote(run_leaf).options(**self._options(), num_returns=2)
         both = cluster.remote(join).options(**self._options())
+        watch = cluster.Watch(ray)
         run = BlockRun(
             leaf=lambda item: leaf.remote(shared, item),
             join=lambda left, right: both.remote(joined, left, right),
-            fetch=lambda reference, name: self._fetched(ray, reference, name),
-            wait=lambda references: _ended(ray, references),
-            settle=lambda references: _settle(ray, references),
-            limit=self._room(ray),
+            fetch=lambda reference, name: self._fetched(ray, watch, reference, name),
+            wait=lambda references: _ended(ray, watch, references),
+            settle=lambda references: _settle(ray, watch, references),
+            limit=self._room(ray, watch),
             ahead=AHEAD * self._places(ray),
         )
         packed = ((_name(task, item), pack(item, cluster.pickler())) for item in items)
@@ -160,7 +165,7 @@ class RayEngine(Engine):
         room = max(1, cluster.places(ray, self.threads))
         return room if self.workers is None else min(self.workers, room)
 
-    def _room(self, ray: Any) -> Callable[[], int]:
+    def _room(self, ray: Any, watch: cluster.Watch) -> Callable[[], int]:
         """How many tasks may be under way or waiting, asked again now and then: a cluster grows while it is used.
 
         One waits behind each that runs, which is also what makes a cluster grow; unless it would start on a core that
@@ -171,6 +176,7 @@ class RayEngine(Engine):
         def limit() -> int:
             nonlocal known, until
             if time.monotonic() >= until:
+                watch.look(now=True)
                 places = self._places(ray)
                 spare = self.workers is not None and cluster.places(ray, self.threads) > places
                 known, until = places if spare else 2 * places, time.monotonic() + _LOOK
@@ -179,7 +185,12 @@ class RayEngine(Engine):
         return limit
 
     def _schedule(
-        self, ray: Any, submit: Callable[[Item], tuple[object, Any]], limit: Callable[[], int], ahead: int
+        self,
+        ray: Any,
+        watch: cluster.Watch,
+        submit: Callable[[Item], tuple[object, Any]],
+        limit: Callable[[], int],
+        ahead: int,
     ) -> Schedule[Item, Any, Any]:
         """Results stay in the object store, which spills to disk, until it is their turn."""
         names: dict[Any, object] = {}
@@ -191,19 +202,20 @@ class RayEngine(Engine):
 
         def fetch(reference: Any) -> Any:
             name = names.pop(reference)
-            return taken(self._fetched(ray, reference, name), name)
+            return taken(self._fetched(ray, watch, reference, name), name)
 
         return Schedule(
             submit=begin,
-            wait=lambda references: _ended(ray, references),
+            wait=lambda references: _ended(ray, watch, references),
             fetch=fetch,
-            settle=lambda references: _settle(ray, references),
+            settle=lambda references: _settle(ray, watch, references),
             under_way=limit,
             ahead=lambda: max(ahead, limit()),
         )
 
-    def _fetched(self, ray: Any, reference: Any, name: object) -> Any:
+    def _fetched(self, ray: Any, watch: cluster.Watch, reference: Any, name: object) -> Any:
         try:
+            _ended(ray, watch, [reference])
             return ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             # A task's own errors come back as values: the worker did not get so far.
@@ -212,7 +224,10 @@ class RayEngine(Engine):
                 f"a worker could not run it: {type(error).__name__}. farfield, in this version, must be installed on "
                 f"every machine. {error}",
             ) from error
+        except ray.exceptions.OutOfMemoryError as error:
+            raise TaskError(name, _too_large(str(error))) from error
         except ray.exceptions.RayError as error:
+            watch.look()
             times = "once" if self.retries == 0 else f"{self.retries + 1} times"
             raise TaskError(
                 name,
@@ -255,7 +270,8 @@ class _KeptInActors(Resident[Item, Argument, Result]):
 
         # An owner's turn comes every second or, at the ends of a sweep, twice in a row: more must wait than for run.
         waiting = 4 * len(self._actors)
-        schedule = self._engine._schedule(self._ray, submit, lambda: waiting, waiting)
+        watch = cluster.Watch(self._ray)
+        schedule = self._engine._schedule(self._ray, watch, submit, lambda: waiting, waiting)
         return schedule.in_order(range(len(self.items)))
 
     def close(self) -> None:
@@ -297,7 +313,8 @@ def ray(
         How many of torch's threads each task has, and the cores that are reserved for it. Results are the same bits
         as ``local``'s if that computes with as many: ``torch.set_num_threads(threads)``.
     retries
-        How often a task is run again whose worker was lost. A task that raises is not.
+        How often a task is run again whose worker was lost. A task that raises is not; one that is ended for the
+        memory it takes is run three times more.
     store
         Bytes of the object store, if a cluster is started; beyond, objects are spilled to disk.
 
@@ -309,20 +326,35 @@ def ray(
     return RayEngine(address, workers, threads, retries, None if store is None else parse_memory(store))
 
 
-def _ended(ray: Any, references: list[Any]) -> list[Any]:
-    """Those whose tasks have ended, of which there is at least one: waits for it."""
-    ray.wait(references, num_returns=1)
-    ready: list[Any] = ray.wait(references, num_returns=len(references), timeout=0)[0]
-    return ready
+def _ended(ray: Any, watch: cluster.Watch, references: list[Any]) -> list[Any]:
+    """Those whose tasks have ended, of which there is at least one: waits for it, while the cluster is there."""
+    ready: list[Any] = []
+    while not ready:
+        watch.look()
+        ready = ray.wait(references, num_returns=1, timeout=_ALIVE)[0]
+    return list(ray.wait(references, num_returns=len(references), timeout=0)[0])
 
 
-def _settle(ray: Any, references: list[Any]) -> None:
+def _too_large(said: str) -> str:
+    """What Ray says of a task that it ended for memory, in a sentence."""
+    took = re.search(r"actual memory used=([\d.]+ ?[A-Za-z]+)", said)
+    had = re.search(r"was ([\d.]+ ?[A-Za-z]+) / ([\d.]+ ?[A-Za-z]+)", said)
+    words = f"its worker was ended for memory, {cluster.MEMORY_RETRIES + 1} times"
+    words += f"; the last time it had taken {took[1]}" if took else ""
+    words += f", when {had[1]} of its machine's {had[2]} were in use" if had else ""
+    return (
+        f"{words}. Make the tasks smaller (memory=), or have fewer at once on a machine (workers=, or threads= for "
+        "more cores a task)."
+    )
+
+
+def _settle(ray: Any, watch: cluster.Watch, references: list[Any]) -> None:
     """Let tasks end, for a while.
 
     Reached by an error, an interrupt and a closed generator too: what was submitted ends before another run uses the
     same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
     """
-    if references and ray.is_initialized():
+    if references and watch.is_there():
         ray.wait(references, num_returns=len(references), timeout=_GRACE)
 
 
