@@ -36,7 +36,7 @@ with ray(workers=1, store=80_000_000) as engine:
             list(results)
     except ClusterLostError as error:
         print("LOST", error, flush=True)
-        os._exit(0)
+        raise
 """
 
 MEMORY = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import logging
@@ -80,11 +81,10 @@ def connect(address: str | None, *, workers: int | None, threads: int, store: in
     One that is started here listens on 127.0.0.1 alone, has no dashboard and ends with the process.
     """
     ray = _ray()
-    here = False  # a cluster of this process has this process's versions
     if not ray.is_initialized():
         address = address or os.environ.get("RAY_ADDRESS") or None
         options: dict[str, Any] = {"address": address}
-        if here := address in (None, "local"):
+        if address in (None, "local"):
             options = {
                 "address": "local",
                 "num_cpus": threads * (workers or max(1, _cores() // threads)),
@@ -99,7 +99,8 @@ def connect(address: str | None, *, workers: int | None, threads: int, store: in
     end = time.monotonic() + _PATIENCE
     while not any(machines := _machines(ray)) and time.monotonic() < end:
         time.sleep(1)
-    if not here:
+    node = getattr(ray._private.worker, "_global_node", None)
+    if not getattr(node, "head", False):  # one that was started here has this process's versions
         _check_versions(ray, ray.get_runtime_context().gcs_address)
     if (cores := max(machines, default=0)) < threads:
         raise InvalidValueError(
@@ -147,6 +148,8 @@ class Watch:
         elif host and not _answers(family, (host.strip("[]"), int(port))):
             gone = f"The head of the cluster, at {self._head}, does not answer: it has ended."
         if gone:
+            # At the end of the process Ray would say goodbye to what is not there, and wait for an answer.
+            atexit.unregister(self._ray._private.worker.shutdown)
             raise ClusterLostError(f"{gone} {_AGAIN}")
         self._next = time.monotonic() + _BETWEEN
 
@@ -209,7 +212,12 @@ def _check_versions(ray: Any, address: str) -> None:
         ).remote(): node
         for node in nodes
     }
-    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_PATIENCE) if asked else ([], None)
+    watch = Watch(ray)
+    answered: list[Any] = []
+    end = time.monotonic() + _PATIENCE
+    while len(answered) < len(asked) and time.monotonic() < end:
+        watch.look()
+        answered = ray.wait(list(asked), num_returns=len(asked), timeout=_BETWEEN)[0]
     for reference in answered:
         try:
             theirs = ray.get(reference)

@@ -146,7 +146,8 @@ class RayEngine(Engine):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._opened.pop():
+        # A cluster that has gone can't be left: Ray would wait for it.
+        if self._opened.pop() and not isinstance(error, cluster.ClusterLostError):
             cluster.disconnect()
 
     # ------------------------------------------------------------------ how
