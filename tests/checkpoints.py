@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import pickle
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -104,6 +107,16 @@ def leaves():
     os._exit(7)
 
 
+def forks():
+    if os.fork() == 0:
+        time.sleep(3600)  # and holds the pipe of its parent open
+    os._exit(3)
+
+
+def eats():
+    return [torch.ones(2**24) for _ in range(10**6)]
+
+
 def quits():
     raise SystemExit("no")
 
@@ -201,6 +214,41 @@ def _hangs(folder: Path, good: bytes) -> dict[str, Any]:
     return {"path": "hangs.ckpt", "inputs": "1x4", "builder": "zoo_models:hangs"}
 
 
+def _pipe(folder: Path, good: bytes) -> dict[str, Any]:
+    os.mkfifo(folder / "pipe.pt2")
+    return {"path": "pipe.pt2"}
+
+
+def _device(folder: Path, good: bytes) -> dict[str, Any]:
+    (folder / "device.pt2").symlink_to("/dev/zero")
+    return {"path": "device.pt2"}
+
+
+def _forks(folder: Path, good: bytes) -> dict[str, Any]:
+    save_file({"weight": torch.zeros(1, 4)}, folder / "forks.safetensors")
+    return {"path": "forks.safetensors", "inputs": "1x4", "builder": "zoo_models:forks"}
+
+
+def _eats(folder: Path, good: bytes) -> dict[str, Any]:
+    save_file({"weight": torch.zeros(1, 4)}, folder / "eats.safetensors")
+    return {"path": "eats.safetensors", "inputs": "1x4", "builder": "zoo_models:eats"}
+
+
+def _pickled(folder: Path, good: bytes) -> dict[str, Any]:
+    """A program whose first weight is a pickle that runs code."""
+    with zipfile.ZipFile(io.BytesIO(good)) as old, zipfile.ZipFile(folder / "pickled.pt2", "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name.endswith("model_weights_config.json"):
+                found = json.loads(content)
+                found["config"][next(iter(found["config"]))]["use_pickle"] = True
+                content = json.dumps(found).encode()
+            elif name.endswith("weights/weight_0"):
+                content = pickle.dumps(Touch(folder / "TOUCHED"))
+            new.writestr(name, content)
+    return {"path": "pickled.pt2"}
+
+
 BROKEN: dict[str, tuple[Callable[[Path, bytes], dict[str, Any]], str, str]] = {
     "truncated": (_truncated, "CheckpointError", "zip"),
     "malicious": (_malicious, "CheckpointError", "weights_only=True"),
@@ -214,6 +262,14 @@ BROKEN: dict[str, tuple[Callable[[Path, bytes], dict[str, Any]], str, str]] = {
     "hangs": (_hangs, "TimeLimit", "limit"),
 }
 """kind → (who writes it, the error's type, a word of its message)."""
+HOSTILE = BROKEN | {
+    "pipe": (_pipe, "UnsafeFileError", "named pipe"),
+    "device": (_device, "UnsafeFileError", "device"),
+    "forks": (_forks, "WorkerDied", "exit code 3"),
+    "eats": (_eats, "MemoryError", "limit"),
+    "pickled": (_pickled, "CheckpointError", "pickle"),
+}
+"""Five more, that want to hold the others up or to run code."""
 
 
 def write_checkpoints(
@@ -260,9 +316,14 @@ def write_checkpoints(
         rows.append({"path": path, **row})
     good = (files / next(path for path in expected if path.endswith(".pt2"))).read_bytes()
     failures: dict[str, tuple[str, str]] = {}
+    uses: Counter[str] = Counter()
     for place, name in enumerate(broken):
-        write, error, word = BROKEN[name]
-        row = write(files, good)
+        write, error, word = HOSTILE[name]
+        within = f"broken{uses[name]}/" if uses[name] else ""  # the second of a kind has a folder of its own
+        uses[name] += 1
+        (files / within).mkdir(exist_ok=True)
+        row = write(files / within, good)
+        row["path"] = within + row["path"]
         failures[row["path"]] = (error, word)
         rows.insert((place * 997) % (len(rows) + 1), row)  # among the others, not after them
     with (files / "registry.jsonl").open("w", encoding="utf-8") as lines:

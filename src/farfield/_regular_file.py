@@ -35,17 +35,27 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """
     shown = os.fspath(path)
     try:
-        # Without O_NONBLOCK, opening a pipe waits for somebody who writes into it.
+        # Looked at first, because opening some devices does something. Without O_NONBLOCK, opening a pipe waits
+        # for somebody who writes into it.
+        _check(os.stat(path).st_mode, shown)
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except UnsafeFileError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UnsafeFileError(f"{shown!r} can't be opened: {reason}.") from error
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        _check(os.fstat(descriptor).st_mode, shown)
+    except UnsafeFileError:
         os.close(descriptor)
-        kind = next((words for test, words in _KINDS if test(mode)), "not a regular file")
-        raise UnsafeFileError(f"{shown!r} is {kind}, not a regular file. It is not read.")
+        raise
     return os.fdopen(descriptor, "rb")
+
+
+def _check(mode: int, shown: str | bytes) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((words for test, words in _KINDS if test(mode)), "something else")
+        raise UnsafeFileError(f"{shown!r} is {kind}, not a regular file. It is not read.")
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import math
+import os
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farfield.errors import InvalidValueError, MissingExtraError
+from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError, ModelCodeError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +39,20 @@ def example_input(spec: str) -> Tensor:
         raise InvalidValueError(
             f"An input is sizes joined by x, with an optional type: 1x8, 1x3x32x32, 1x16:int64. Got {spec!r}."
         )
+    size, memory = math.prod(shape) * dtype.itemsize, _memory()
+    if size > memory:
+        raise InvalidValueError(
+            f"An input of {sizes} entries takes {size / 1e9:,.0f} GB, more than the {memory / 1e9:,.0f} GB of this "
+            "machine. A bound holds for every batch: give one row, such as 1x8."
+        )
     return torch.zeros(shape, dtype=dtype)
+
+
+def _memory() -> float:
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # pragma: no cover (not on Linux or macOS)
+        return float(2**40)
 
 
 def load_target(target: str, *, trust: bool = False) -> Any:
@@ -87,7 +103,11 @@ def build(target: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
             raise InvalidValueError(f"There is no module {module_name!r} here or on the path.") from error
+        raise _own_error(module_name, error) from error
+    except (FarfieldError, MemoryError):
         raise
+    except Exception as error:
+        raise _own_error(module_name, error) from error
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -96,10 +116,26 @@ def build(target: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
                 f"{module_name!r} has no attribute {attribute!r}. It has: {', '.join(near) or 'nothing'}."
             )
         found = getattr(found, part)
-    model = found if isinstance(found, nn.Module) else found(**(arguments or {}))
+    try:
+        model = found if isinstance(found, nn.Module) else found(**(arguments or {}))
+    except (FarfieldError, MemoryError):
+        raise
+    except Exception as error:
+        raise _own_error(target, error) from error
     if not isinstance(model, nn.Module):
         raise InvalidValueError(f"{target!r} returned a {type(model).__name__}, not a torch.nn.Module.")
     return model
+
+
+def _own_error(target: str, error: Exception) -> ModelCodeError:
+    """What the model's own code raised, and where: the last frame that is not ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    own = [f for f in frames if not f.filename.startswith("<frozen")]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    if isinstance(error, SyntaxError):
+        place = f" ({Path(error.filename or '?').name}, line {error.lineno})"
+    said = " ".join(str(error).split())[:300]
+    return ModelCodeError(f"The model's own code, {target!r}, raised {type(error).__name__}: {said}{place}.")
 
 
 def _transformers(folder: Path) -> Any:
@@ -111,4 +147,12 @@ def _transformers(folder: Path) -> Any:
         import transformers
     except ImportError as error:
         raise MissingExtraError("Loading a transformers folder", "transformers", "transformers") from error
-    return transformers.AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    try:
+        return transformers.AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file, a missing one, code that would have to be trusted
+        said = " ".join(str(error).split())[:300]
+        raise InvalidValueError(
+            f"transformers can't read {str(folder)!r} without running code in it: {type(error).__name__}: {said}"
+        ) from error

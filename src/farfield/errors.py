@@ -10,7 +10,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["FarfieldError", "InvalidValueError", "MissingExtraError", "PrecisionError", "UnknownNameError"]
+__all__ = [
+    "FarfieldError",
+    "InvalidValueError",
+    "MissingExtraError",
+    "ModelCodeError",
+    "PrecisionError",
+    "UnknownNameError",
+]
 
 
 class FarfieldError(Exception):
@@ -23,6 +30,10 @@ class InvalidValueError(FarfieldError, ValueError):
 
 class PrecisionError(FarfieldError, ArithmeticError):
     """A number could not be computed to the precision asked for; the message gives the one reached."""
+
+
+class ModelCodeError(FarfieldError, RuntimeError):
+    """The code that makes a model raised an error of its own; the message names it and the line."""
 
 
 class UnknownNameError(FarfieldError, KeyError):

@@ -4,13 +4,16 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 
 import pytest
 import torch
 
 from engine_tasks import Logged, Product, features, identical
-from farfield.engine import Checkpoint, Tile, fingerprint, local, tiles
+from farfield.engine import Checkpoint, FolderInUseError, Tile, fingerprint, local, tiles
 from farfield.errors import InvalidValueError
 
 RESULTS = [
@@ -198,3 +201,38 @@ def test_tiles_are_keys(checkpoint):
     checkpoint.save(Tile((0, 1), (0, 2)), 1)
     assert checkpoint.load(Tile((0, 1), (0, 2))) == 1
     assert checkpoint.load(Tile((0, 2), (0, 1))) is None
+
+
+# ------------------------------------------------------------------ one run at a time
+
+HOLDER = """
+import sys
+from pathlib import Path
+from farfield.engine import Checkpoint, fingerprint, local
+
+def task(item):
+    Path(sys.argv[2]).touch()
+    sys.stdin.read()
+    return item
+
+list(local().map(task, [1], checkpoint=Checkpoint(sys.argv[1], fingerprint("held"))))
+"""
+
+
+def test_a_second_process_is_refused_and_a_killed_one_lets_go(tmp_path):
+    folder, mark = tmp_path / "checkpoint", tmp_path / "mark"
+    words = [sys.executable, "-c", HOLDER, str(folder), str(mark)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as holder:
+        while not mark.exists():
+            assert holder.poll() is None
+            time.sleep(0.02)
+        checkpoint = Checkpoint(folder, fingerprint("held"))
+        for run in (
+            lambda: list(local().map(abs, [1], checkpoint=checkpoint)),
+            lambda: local().reduce(abs, [1], max, checkpoint=checkpoint),
+            lambda: local().stream([1], abs, max, checkpoint=checkpoint),
+        ):
+            with pytest.raises(FolderInUseError, match=rf"process {holder.pid} on .*folder of its own"):
+                run()
+        holder.kill()
+    assert list(local().map(abs, [1], checkpoint=checkpoint)) == [(1, 1)]

@@ -20,7 +20,7 @@ from farfield.errors import InvalidValueError, MissingExtraError
 from ray_tests import run_on_ray
 
 
-@pytest.mark.parametrize("file", ["engine_on_ray.py", "job_on_ray.py"])
+@pytest.mark.parametrize("file", ["engine_on_ray.py", "job_on_ray.py", "lost_on_ray.py"])
 def test_on_a_cluster(file, tmp_path):
     if file.startswith("job") and importlib.util.find_spec("aiohttp_cors") is None:
         pytest.skip("jobs need Ray's dashboard: pip install 'ray[default]'")

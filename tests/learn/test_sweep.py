@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,6 +99,38 @@ def test_what_fails_is_a_row_and_stops_nothing(tmp_path):
     assert stored["numbers"]["runs"][0]["near"] is None and stored["provenance"]["settings"]["seeds"] == [0]
     assert len(stored["numbers"]["runs"]) == len(found.columns()["error"]) == 6
     assert [line["seeds"] for line in stored["numbers"]["summary"]] == [0, 1, 1, 0, 0, 0]
+
+
+class Flaky(Ridge):
+    """Fails for want of something, as often as the file says."""
+
+    def __init__(self, alpha=1.0, file="", kind="OSError"):
+        super().__init__(alpha)
+        self.file, self.kind = file, kind
+
+    def fit(self, x, y):
+        left = int(Path(self.file).read_text())
+        Path(self.file).write_text(str(left - 1))
+        if left > 0:
+            raise {"OSError": OSError, "MemoryError": MemoryError, "ValueError": ValueError}[self.kind](
+                "not now"
+            )
+        return super().fit(x, y)
+
+
+@pytest.mark.parametrize("kind", ["OSError", "MemoryError", "ValueError"])
+def test_what_fails_for_a_passing_reason_is_tried_again(tmp_path, kind):
+    file, options = tmp_path / "left", {"seeds": [0], "checkpoint": tmp_path / "runs"}
+    models = {"flaky": Flaky(file=str(file), kind=kind)}
+    file.write_text("2")
+    passing = kind != "ValueError"
+    assert (sweep(models, {"wave": wave}, seeds=[0]).runs[0].error is None) == passing
+    file.write_text(
+        "5"
+    )  # more often than it is tried: a row with the error, which the next run computes again
+    assert sweep(models, {"wave": wave}, **options).runs[0].error == f"{kind}: not now"
+    file.write_text("0")
+    assert (sweep(models, {"wave": wave}, **options).runs[0].error is None) == passing
 
 
 def test_only_what_is_missing_is_computed(tmp_path):

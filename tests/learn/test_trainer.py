@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from farfield.engine import FolderInUseError
 from farfield.errors import InvalidValueError
 from farfield.learn import Stack, Training, predict_all, train
 from farfield.nn import MLP, GroupedLayerNorm
@@ -465,3 +466,37 @@ def test_what_happens_after_its_stop_is_not_a_models_own():
     assert both.diverged == one.diverged
     assert bool(both.losses[count:, 0].isnan().all())
     torch.testing.assert_close(both.losses[:count, 0], one.losses[:, 0], rtol=1e-9, atol=0, equal_nan=True)
+
+
+def test_a_checkpoint_knows_which_rows_are_which(tmp_path):
+    """Rows to train on and rows to stop by, the same numbers: two runs, though each gives one tensor."""
+    x, y = data()
+    half = torch.arange(20)
+    train([mlp(0)], x, y, training=Training(epochs=2), checkpoint=tmp_path, rows=half)
+    with pytest.raises(InvalidValueError, match="another computation"):
+        train([mlp(0)], x, y, training=Training(epochs=2), checkpoint=tmp_path, validation_rows=half)
+
+
+def test_a_checkpoint_is_of_one_version(tmp_path, monkeypatch):
+    from farfield.learn import _trainer
+
+    x, y = data()
+    train([mlp(0)], x, y, training=Training(epochs=2), checkpoint=tmp_path)
+    monkeypatch.setattr(_trainer, "provenance", lambda settings: {"versions": {"torch": "0"}})
+    with pytest.raises(InvalidValueError, match="another computation"):
+        train([mlp(0)], x, y, training=Training(epochs=2), checkpoint=tmp_path)
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path):
+    x, y = data()
+
+    def again(done, total):
+        if done == 1:
+            with pytest.raises(FolderInUseError, match="Another run is using"):
+                train([mlp(0)], x, y, training=Training(epochs=2), checkpoint=tmp_path)
+            raised.append(True)
+
+    raised = []
+    train([mlp(0)], x, y, training=Training(epochs=2), checkpoint=tmp_path, progress=again)
+    train([mlp(0)], x, y, training=Training(epochs=2), checkpoint=tmp_path)  # it is free again
+    assert raised == [True]

@@ -1,5 +1,8 @@
 """What has no kernel is refused, with the reason and what to do."""
 
+import errno
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -204,3 +207,22 @@ def test_parameters_that_no_output_depends_on():
         full = empirical_ntk(model, x, parameters="spare", method=method, outputs="full")
         assert full.shape == (4, 4, 2, 2) and not full.any()
     assert layer_contributions(model, x, parameters="spare") == {}
+
+
+def test_a_full_disk_is_seen_before_the_work(tmp_path, monkeypatch):
+    """A mapped file has no space of its own until it is written to, and the process would die of that."""
+
+    def full(descriptor, offset, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model, out = nn.Linear(4, 2), tmp_path / "kernel.npy"
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(InvalidValueError, match=r"takes .* in .*kernel.npy.*No space left"):
+        empirical_ntk(model, X, out=out)
+    assert not out.exists()
+
+
+def test_the_space_is_taken(tmp_path):
+    out = tmp_path / "kernel.npy"
+    empirical_ntk(nn.Linear(4, 2), X, out=out)
+    assert out.stat().st_blocks * 512 >= out.stat().st_size

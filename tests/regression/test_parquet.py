@@ -91,7 +91,7 @@ def test_predictions_and_bounds(tmp_path, outputs):
     model = Nystrom(network(), x[:30]).partial_fit(x, y)
     f = model.solve(1e-2)
     made = predict_parquet(f, tmp_path / "t", columns(3), tmp_path / "out", carry=["row"], rows=120)
-    assert len(made) == 6 and sorted((tmp_path / "out").iterdir()) == list(made)
+    assert len(made) == 6 and sorted((tmp_path / "out").glob("[!.]*")) == list(made)
     table = parquet.read_table(tmp_path / "out")
     assert table["row"].to_pylist() == list(range(500))
     ends = [""] if outputs is None else ["_0", "_1"]
@@ -111,6 +111,24 @@ def test_predictions_and_bounds(tmp_path, outputs):
         predict_parquet(
             model.solve(2e-2), tmp_path / "t", columns(3), tmp_path / "out", carry=["row"], rows=120
         )
+
+
+def test_a_file_is_trusted_by_its_digest_and_what_a_killed_run_left_is_removed(tmp_path):
+    x, y = data(300, 3)
+    write(tmp_path / "t", x, y, files=1, group=100)
+    f = Nystrom(network(), x[:30]).partial_fit(x, y).solve(1e-2)
+    made = predict_parquet(f, tmp_path / "t", columns(3), tmp_path / "out", rows=100)
+    whole = [path.read_bytes() for path in made]
+    # One byte of the values, with the footer as it was: a reader of footers alone sees nothing.
+    damaged = bytearray(whole[0])
+    damaged[len(damaged) // 4] ^= 255
+    made[0].write_bytes(damaged)
+    assert parquet.read_metadata(made[0]).num_rows == 100
+    made[1].write_bytes(whole[1][:-30])  # and one whose footer is gone
+    left = tmp_path / "out" / ".part-000002.parquet.0123.part"
+    left.write_bytes(b"half")
+    predict_parquet(f, tmp_path / "t", columns(3), tmp_path / "out", rows=100)
+    assert [path.read_bytes() for path in made] == whole and not left.exists()
 
 
 def test_an_exact_fit_predicts_too(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.machinery
 import os
@@ -10,24 +11,31 @@ import re
 import signal
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from farfield._provenance import provenance
-from farfield.audit._children import Children, children
-from farfield.audit._registry import ModelEntry, read_registry
-from farfield.audit._table import AuditRow, AuditTable
-from farfield.engine import Checkpoint, Engine, Progress, fingerprint, local
+from farfield._text import clean
+from farfield.audit._children import Children, Limits, children
+from farfield.audit._confine import available_memory
+from farfield.audit._registry import ModelEntry, Registry
+from farfield.audit._sandbox import trouble
+from farfield.audit._table import AuditRow, AuditTable, RowWriter
+from farfield.engine import Checkpoint, Engine, Progress, fingerprint, hold_folder, local, parse_memory
 from farfield.engine import engine as engine_named
 from farfield.errors import InvalidValueError
 
 __all__ = ["audit_all"]
 
+_LEAST = 10**9
+"""Bytes that a model may take at least, unless the caller says otherwise."""
 _FORMAT = 1
 """Of a finished row; another one computes all rows again."""
+_Item: TypeAlias = tuple[int, ModelEntry, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,56 +49,62 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unreadable:
-    entry: ModelEntry
-    error: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The task that reads files: (size, sha256) of a path, or (type, message) of what went wrong."""
-
-    root: str
-
-    def __call__(self, path: str) -> tuple[int | str, str]:
-        digest, size = hashlib.sha256(), 0
-        try:
-            with Path(self.root, path).open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-                    size += len(block)
-        except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-            return type(error).__name__, getattr(error, "strerror", None) or str(error)
-        return size, digest.hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
 class _Ask:
-    """The task that audits one job, in a worker process of the process that it runs in."""
+    """The task that reads and audits one entry, in a worker process of the process that it runs in."""
 
     run: str
     root: str
     search: tuple[str, ...]
     certify: float | None
     time_limit: float
+    limits: Limits
     certificates: str | None
     details: str | None
+    store: Checkpoint | None
 
-    def __call__(self, job: _Job) -> dict[str, Any]:
+    def __call__(self, item: _Item) -> dict[str, Any]:
+        """The fields of a row; ``reused`` if it had been finished before."""
+        _, entry, code = item
+        if not _encodable(entry):
+            message = "The name or a setting is not valid Unicode."
+            return {"stage": "read", "error": "UnicodeError", "message": message}
+        limit = self.time_limit + 2 * (self.certify or 0.0)
+        begun = time.monotonic()
+        file = str(Path(self.root, entry.path))
+        read = self._ask({"read": file}, limit)
+        if "sha256" not in read:
+            return read
+        job = _Job(entry, read["sha256"], read["bytes"], code)
+        if self.store is not None:
+            if (kept := self.store.load(job)) is not None and not kept.get("error"):
+                return {**read, **kept, "reused": True}
+            self.store.remove(job)  # an error is not finished: what it was due to may have been mended
         stem = _stem(job)
         details = None if self.details is None else f"{self.details}/{stem}.json"
         request = {
-            **asdict(job.entry),
-            "file": str(Path(self.root, job.entry.path)),
+            **asdict(entry),
+            "file": file,
             "search": self.search,
             "certify": self.certify,
             "certificate": None if self.certificates is None else f"{self.certificates}/{stem}",
             "details": details,
         }
-        row = children(self.run).ask(request, self.time_limit + 2 * (self.certify or 0.0))
+        row = self._ask(request, limit - (time.monotonic() - begun))
+        if row.get("error") == "TimeLimit":
+            row["message"] = f"Ended after {limit:g} s, the limit for one model."
         if details is not None and row.get("verdict"):
             row["details"] = f"{stem}.json"
+        if self.store is not None:
+            self.store.save(job, row)
+        return {**read, **row}
+
+    def _ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+        """An answer; once more if the system killed the process, as it does when the machine's memory runs out."""
+        workers = children(self.run, self.limits)
+        begun = time.monotonic()
+        row = workers.ask(request, limit)
+        if row.get("error") == "WorkerDied" and "SIGKILL" in row["message"]:
+            row = workers.ask(request, limit - (time.monotonic() - begun))
         return row
 
 
@@ -104,15 +118,19 @@ def audit_all(
     time_limit: float = 300.0,
     engine: str | Engine = "auto",
     workers: int | None = None,
+    memory_limit: int | str | None = None,
+    sandbox: bool = False,
     details: bool = False,
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> AuditTable:
     """Audit many checkpoints, and certify those that are bounded if asked to.
 
-    Every model is loaded and audited in a worker process with one thread, which serves one model after another. A
-    file that can't be read, weights that do not fit, a model that raises, exceeds the time limit or takes its process
-    with it becomes a row with the error; the others go on.
+    Every file is read and every model audited in a worker process with one thread, which serves one model after
+    another. A file that can't be read or is none (a pipe, a device), weights that do not fit, a model that raises,
+    exceeds a limit or takes its process with it becomes a row with the error; the others go on. At the time limit the
+    process ends with all that it started. Rows are written as models end, in any order, and sorted in the end; a
+    registry of a million rows takes no more memory than one of a thousand.
 
     Nothing in a file is run: weights are read as data, and a ``.pt2`` file is opened without unpickling anything in
     it (``SECURITY.md`` says what is promised). A builder is code and is run, so a registry that names builders is to
@@ -135,12 +153,18 @@ def audit_all(
         Seconds that loading and auditing one model may take; with ``certify`` twice its seconds more.
     engine, workers
         Where the work runs, and for the local engine how many models at once: by default, one per processor.
+    memory_limit
+        Memory for one model, such as ``"4GB"``, beside that of a bare worker process. By default what the machine or
+        its control group has, divided by the models at once.
+    sandbox
+        On Linux: worker processes have no network and can write to ``out`` alone. Refused where the system does not
+        permit it.
     details
         Write every audit as a whole to ``out/details``, as JSON.
     fresh
         Compute every row again.
     progress
-        Called with (done, total), first while files are read, then for the audits.
+        Called with (done, total).
 
     Returns
     -------
@@ -168,51 +192,88 @@ def audit_all(
         )
     if out is None and (details or certify is not None):
         raise InvalidValueError("Certificates and details are files: give out, a folder to put them in.")
+    entries: Collection[ModelEntry]
     if isinstance(registry, (str, os.PathLike)):
-        entries = read_registry(registry, inputs=inputs, builder=builder, leave_out=out)
+        entries = Registry(Path(registry), inputs, builder, None if out is None else Path(out))
         root = Path(registry) if Path(registry).is_dir() else Path(registry).parent
     else:
         entries, root = tuple(registry), Path.cwd()
-    where = _engine(engine, workers, len(entries))
+    where, at_once = _engine(engine, workers, len(entries))
     place = None if out is None else Path(out).absolute()
+    if place is not None:
+        place.mkdir(parents=True, exist_ok=True)
     settings = {"certify": certify, "details": details}
+    described = provenance({**settings, "time_limit": time_limit, "registry": _said(registry)})
+    store = None if place is None else _store(place, settings, described, fresh)
     task = _Ask(
         run=uuid.uuid4().hex,
         root=str(root.absolute()),
         search=(str(Path.cwd()), *filter(None, sys.path)),
         certify=certify,
         time_limit=time_limit,
+        limits=_limits(memory_limit, at_once, sandbox, place),
         certificates=_folder(place, "certificates", certify is not None),
         details=_folder(place, "details", details),
+        store=store,
     )
-    described = provenance({**settings, "time_limit": time_limit, "registry": _said(registry)})
-    store = None if place is None else _store(place, settings, described, fresh)
-    found = _jobs(where, entries, task.root, progress)
-    jobs = tuple(dict.fromkeys(job for job in found if isinstance(job, _Job)))
-    rows: dict[_Job, dict[str, Any]] = {}
-    if store is not None:
-        rows = {job: row for job in jobs if (row := store.load(job)) is not None and not row.get("error")}
-    reused = len(rows)
-    todo = [job for job in jobs if job not in rows]
-    for job in todo:  # an error is not finished: what it was due to may have been mended
-        if store is not None:
-            store.remove(job)
-    with _interruptible(children(task.run)):
-        for job, row in where.map(task, todo, checkpoint=store, progress=progress):
-            rows[job] = row
-    table = AuditTable(tuple(_row(item, rows) for item in found), reused, described)
-    if place is not None:
-        table.write(place)
+    reused, rows = 0, {}
+    with contextlib.ExitStack() as stack:
+        writer = None
+        if place is not None:
+            stack.enter_context(hold_folder(place))  # before anything in it is written anew
+            writer = stack.enter_context(contextlib.closing(RowWriter(place / "audits.jsonl")))
+        stack.enter_context(_interruptible(children(task.run, task.limits)))
+        for (number, entry, _), row in where.map(task, _Items(entries), progress=progress, ordered=False):
+            reused += bool(row.pop("reused", False))
+            made = _row(entry, row)
+            if writer is None:
+                rows[number] = made
+            else:
+                writer.add(number, made)
+        found = tuple(rows[k] for k in sorted(rows)) if writer is None else writer.finish()
+        table = AuditTable(found, reused, described)
+        if place is not None:
+            table.write(place)
     return table
 
 
-def _engine(name: str | Engine, workers: int | None, models: int) -> Engine:
+@dataclass(frozen=True)
+class _Items:
+    """(number, entry, digest of its builder's code), made as they are taken: there may be very many."""
+
+    entries: Collection[ModelEntry]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[_Item]:
+        code = functools.lru_cache(1000)(_source_hash)
+        for number, entry in enumerate(self.entries):
+            yield number, entry, code(entry.builder) if entry.builder else None
+
+
+def _limits(memory: int | str | None, at_once: int, sandbox: bool, place: Path | None) -> Limits:
+    if sandbox and (reason := trouble()) is not None:
+        raise InvalidValueError(
+            f"There is no sandbox on this system: {reason}. Run it in a container instead."
+        )
+    if memory is not None:
+        size: int | None = parse_memory(memory)
+    else:
+        whole = available_memory()
+        size = None if whole is None else max(_LEAST, whole // at_once)
+    return Limits(size, sandbox, () if place is None else (str(place),))
+
+
+def _engine(name: str | Engine, workers: int | None, models: int) -> tuple[Engine, int]:
+    """The engine, and how many models are worked on at once on one machine."""
     if workers is not None and workers < 1:
         raise InvalidValueError(f"There is at least one worker, got workers={workers}.")
-    if name not in ("auto", "local"):
-        return engine_named(name)
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return local(max(1, min(workers or processors, models)))
+    if name not in ("auto", "local"):
+        return engine_named(name), processors
+    count = max(1, min(workers or processors, models))
+    return local(count), count
 
 
 def _folder(place: Path | None, name: str, wanted: bool) -> str | None:
@@ -229,29 +290,6 @@ def _store(place: Path, settings: dict[str, Any], described: dict[str, Any], fre
     if fresh:
         store.clear()
     return store
-
-
-def _jobs(
-    where: Engine, entries: Sequence[ModelEntry], root: str, progress: Progress | None
-) -> list[_Job | _Unreadable]:
-    """Entries with the hashes of their files and of their builders' code; or why there is none."""
-    paths = tuple(dict.fromkeys(e.path for e in entries if _encodable(e)))
-    read = dict(where.map(_Read(root), paths, progress=progress))
-    code = {name: _source_hash(name) for name in {e.builder for e in entries} if name is not None}
-    found: list[_Job | _Unreadable] = []
-    for entry in entries:
-        if entry.path not in read:
-            plain = ModelEntry(
-                *(_plain(v) for v in (entry.path, entry.inputs, entry.builder, entry.arguments))
-            )
-            found.append(_Unreadable(plain, "UnicodeError", "The name or a setting is not valid Unicode."))
-            continue
-        size, text = read[entry.path]
-        if isinstance(size, str):
-            found.append(_Unreadable(entry, size, f"{text}: {entry.path!r}"))
-        else:
-            found.append(_Job(entry, text, size, code[entry.builder] if entry.builder else None))
-    return found
 
 
 def _encodable(entry: ModelEntry) -> bool:
@@ -295,14 +333,12 @@ def _said(registry: Any) -> str | None:
     return _plain(os.fspath(registry)) if isinstance(registry, (str, os.PathLike)) else None
 
 
-def _row(item: _Job | _Unreadable, rows: dict[_Job, dict[str, Any]]) -> AuditRow:
-    entry = item.entry
-    row = AuditRow(
-        entry.path, inputs="; ".join(entry.inputs) or None, builder=entry.builder, arguments=entry.arguments
+def _row(entry: ModelEntry, fields: dict[str, Any]) -> AuditRow:
+    """The row, with its names and messages as they may be shown."""
+    path, inputs, builder, arguments = clean([entry.path, entry.inputs, entry.builder, entry.arguments])
+    return AuditRow(
+        path, inputs="; ".join(inputs) or None, builder=builder, arguments=arguments, **clean(fields)
     )
-    if isinstance(item, _Unreadable):
-        return replace(row, stage="read", error=item.error, message=item.message)
-    return replace(row, sha256=item.sha256, bytes=item.size, **rows[item])
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Worker processes: asked one model at a time, ended when one takes too long, replaced when one dies."""
+"""Worker processes: asked one model at a time, ended with all they started when one takes too long, then replaced."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -13,16 +14,45 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from farfield.audit import _sandbox
 from farfield.errors import FarfieldError
 
-__all__ = ["Children", "WorkerError", "children"]
+__all__ = ["Children", "Limits", "WorkerError", "children"]
 
 _START = 600.0
 """Seconds a process may take to import torch: a machine may be busy."""
 _TRIES = 3
 """Processes that a request is given to; one that was idle may go just as it is asked."""
+_LOOK = 0.1
+"""Seconds between looks at whether the process has died, while somebody it forked holds its pipe open."""
+_PARTING = 10.0
+"""Seconds to wait for a process that was killed."""
+_LONGEST = 1 << 26
+"""Bytes of a reply; more is not a reply."""
+_PROGRAM = "import sys; from farfield.audit._worker import main; main(sys.argv[1])"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker process may do.
+
+    Parameters
+    ----------
+    memory
+        Bytes of address space for a model, beside what the bare process has. None: no limit.
+    sandbox
+        Whether it runs without network and with a read-only file system.
+    writable
+        Folders that it may write to in the sandbox.
+    """
+
+    memory: int | None = None
+    sandbox: bool = False
+    writable: tuple[str, ...] = ()
 
 
 class WorkerError(FarfieldError, RuntimeError):
@@ -34,27 +64,39 @@ class _GoneError(Exception):
 
 
 class _Child:
-    """One worker process."""
+    """One worker process, in a session and a process group of its own: what it starts ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._talk = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(p for p in sys.path if p)),
         }
+        program = _PROGRAM
+        if limits.sandbox:  # its text, not an import: that would start threads
+            source = Path(_sandbox.__file__).read_text(encoding="utf-8")
+            program = f"{source}\nimport json\nenter(json.loads(sys.argv[1])['writable'])\n{_PROGRAM}"
         self._process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", "from farfield.audit._worker import main; main()"],
+            [sys.executable, "-X", "faulthandler", "-c", program, json.dumps(asdict(limits))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._talk,
             env=environment,
+            bufsize=0,
             start_new_session=True,  # an interrupt is for the parent, which ends its children
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._replies = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._requests, False)
+        os.set_blocking(self._replies, False)
+        self._received = b""
         self._expired = False
+        self._ended = threading.RLock()  # an interrupt may end it in the thread that is inside
         self.usable = True
         try:
-            if not self._receive(_START):
+            if not self._receive(time.monotonic() + _START):
                 raise WorkerError(
                     f"A worker process did not start: {self._last_words() or self._how_it_ended()}."
                 )
@@ -64,28 +106,20 @@ class _Child:
 
     def ask(self, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """The row of a request, within a time limit; raise _GoneError if the process was no more."""
-        assert self._process.stdin is not None
         begun = time.monotonic()
+        end = begun + limit
         self._talk.seek(0)
         self._talk.truncate()
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            self.usable = False
-            raise _GoneError from None
         row: dict[str, Any] = {}
         stage = ""
-        while True:
-            reply = self._receive(limit - (time.monotonic() - begun))
-            if "done" in reply:
-                done: dict[str, Any] = reply["done"]
-                return done
-            if not reply:
-                break
-            stage, row = str(reply["stage"]), reply.get("row", row)
+        if self._send(json.dumps(request).encode() + b"\n", end):
+            while reply := self._receive(end):
+                if "done" in reply:
+                    done: dict[str, Any] = reply["done"]
+                    return done
+                stage, row = str(reply["stage"]), reply.get("row", row)
+        self.usable = False
         if not stage and not self._expired:
-            self.usable = False
             raise _GoneError
         failure = ("WorkerDied", self._epitaph())
         if self._expired:
@@ -100,40 +134,87 @@ class _Child:
         }
 
     def kill(self) -> None:
-        """End the process; whoever waits for its reply sees that there is none."""
+        """End the process and all it started; whoever waits for its reply sees that there is none."""
         self.usable = False
-        self._process.kill()
+        with self._ended:  # not once it is let go of: its number may be another's then
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
         """End the process and let go of it; for whoever holds it, since pipes are closed."""
         self.kill()
-        self._process.wait()
+        self._wait()
         for pipe in (self._process.stdin, self._process.stdout, self._talk):
             if pipe is not None:
                 with contextlib.suppress(OSError):  # what was still to be written to a dead process
                     pipe.close()
 
-    def _receive(self, limit: float) -> dict[str, Any]:
-        """The next reply; empty if there is none within the limit or the process has died."""
-        assert self._process.stdout is not None
-        timer = threading.Timer(max(limit, 0.0), self._expire)
-        timer.daemon = True
-        timer.start()
-        try:
-            line = self._process.stdout.readline()
-        finally:
-            timer.cancel()
-        if not line.endswith(b"\n") or self._expired:
-            self.usable = False
-            self._process.kill()
-            self._process.wait()
-            return {}
-        reply: dict[str, Any] = json.loads(line)
-        return reply
+    def _wait(self) -> int:
+        """How it ended; one that the system does not let go of, as when a disk has gone, is left behind."""
+        with self._ended, contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_PARTING)
+        return -signal.SIGKILL
 
-    def _expire(self) -> None:
-        self._expired = True
-        self._process.kill()
+    def _send(self, content: bytes, end: float) -> bool:
+        """Whether the process took the request in time."""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._requests, selectors.EVENT_WRITE)
+            while content:
+                if not self._look(ready, end):
+                    return False
+                try:
+                    content = content[os.write(self._requests, content) :]
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    self.kill()
+                    return False
+        return True
+
+    def _receive(self, end: float) -> dict[str, Any]:
+        """The next reply; empty if there is none in time, it is not one, or the process has died."""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._replies, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                if not self._look(ready, end):
+                    return {}
+                with contextlib.suppress(BlockingIOError):
+                    block = os.read(self._replies, 1 << 16)
+                    self._received += block
+                    if not block or len(self._received) > _LONGEST:
+                        self.kill()
+                        return {}
+        line, _, self._received = self._received.partition(b"\n")
+        with contextlib.suppress(ValueError):
+            reply = json.loads(line)
+            if isinstance(reply, dict) and {"ready", "stage", "done"} & set(reply):
+                return reply
+        self.kill()  # somebody else wrote to the pipe
+        return {}
+
+    def _look(self, ready: selectors.BaseSelector, end: float) -> bool:
+        """Whether there is something to read or to write; ends the process when its time is over, or it has died."""
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                self._expired = True
+                self.kill()
+                return False
+            dead = self._died()
+            if ready.select(0 if dead else min(left, _LOOK)):
+                return True
+            if dead:
+                self.kill()  # those that it forked
+                return False
+
+    def _died(self) -> bool:
+        """Whether the process has ended; it is not let go of yet, so that its group keeps its number."""
+        if not self.usable:
+            return True
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return True
 
     def _epitaph(self) -> str:
         words = self._last_words()
@@ -142,7 +223,7 @@ class _Child:
         )
 
     def _how_it_ended(self) -> str:
-        code = self._process.wait()
+        code = self._wait()
         if code < 0:
             try:
                 name = signal.Signals(-code).name
@@ -165,9 +246,10 @@ class Children:
     Safe to ask from several threads; each has a process of its own meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits | None = None) -> None:
         # Re-entrant: an interrupt may close it in the thread that is inside.
         self._lock = threading.RLock()
+        self._limits = limits or Limits()
         self._idle: list[_Child] = []
         self._busy: list[_Child] = []
         self._closed = False
@@ -209,7 +291,7 @@ class Children:
             if self._idle:
                 self._busy.append(self._idle.pop())
                 return self._busy[-1]
-        child = _Child()
+        child = _Child(self._limits)
         with self._lock:
             self._busy.append(child)
         if self._was_closed():  # while it started
@@ -230,6 +312,6 @@ class Children:
 
 
 @functools.cache
-def children(run: str) -> Children:
+def children(run: str, limits: Limits) -> Children:
     """The workers of a run in this process: a task that an engine sends around finds them by the run's name."""
-    return Children()
+    return Children(limits)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farfield.data._records import read_records
-from farfield.errors import InvalidValueError
+from farfield.data._records import iterate_records
+from farfield.errors import FarfieldError, InvalidValueError
 
-__all__ = ["SUFFIXES", "ModelEntry", "read_registry"]
+__all__ = ["SUFFIXES", "ModelEntry", "Registry", "read_registry"]
 
 SUFFIXES = (".pt2", ".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 """Files that a folder is searched for: a program, or weights that need a builder."""
@@ -81,26 +81,50 @@ def read_registry(
     ...     read_registry(Path(folder, "models.csv"))
     (ModelEntry(path='a.pt2', inputs=('1x8:float64', '1x2:float64'), builder=None, arguments=None),)
     """
-    place = Path(registry)
-    if place.is_dir():
-        found = [ModelEntry(path) for path in _files(place, leave_out)]
-        if not found:
-            raise InvalidValueError(
-                f"The folder {str(place)!r} holds no checkpoint: no file ends in {', '.join(SUFFIXES)}."
-            )
-    else:
-        found = [_entry(row, place, number) for number, row in enumerate(_rows(place), start=1)]
-        if not found:
-            raise InvalidValueError(f"The registry {str(place)!r} has no rows.")
     return tuple(
-        ModelEntry(
-            e.path,
-            e.inputs or tuple(inputs),
-            e.builder or (None if e.path.endswith(".pt2") else builder),
-            e.arguments,
-        )
-        for e in found
+        Registry(Path(registry), tuple(inputs), builder, None if leave_out is None else Path(leave_out))
     )
+
+
+class Registry(Collection[ModelEntry]):
+    """The checkpoints of :func:`read_registry`, read anew whenever they are gone through: none is kept in memory.
+
+    Made only after one pass over all of it, so that what is wrong with a row shows before any work is done.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        inputs: Sequence[str] = (),
+        builder: str | None = None,
+        leave_out: Path | None = None,
+    ) -> None:
+        self._place, self._inputs, self._builder = place, tuple(inputs), builder
+        self._leave_out = leave_out
+        self._count = sum(1 for _ in self)
+        if not self._count:
+            nothing = f"The registry {str(place)!r} has no rows."
+            if place.is_dir():
+                nothing = (
+                    f"The folder {str(place)!r} holds no checkpoint: no file ends in {', '.join(SUFFIXES)}."
+                )
+            raise InvalidValueError(nothing)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, entry: object) -> bool:
+        return any(other == entry for other in self)
+
+    def __iter__(self) -> Iterator[ModelEntry]:
+        found: Iterable[ModelEntry]
+        if self._place.is_dir():
+            found = (ModelEntry(path) for path in _files(self._place, self._leave_out))
+        else:
+            found = (_entry(row, self._place, k) for k, row in enumerate(_rows(self._place), start=1))
+        for e in found:
+            builder = e.builder or (None if e.path.endswith(".pt2") else self._builder)
+            yield ModelEntry(e.path, e.inputs or self._inputs, builder, e.arguments)
 
 
 def _files(folder: Path, leave_out: str | os.PathLike[str] | None) -> Iterable[str]:
@@ -109,12 +133,14 @@ def _files(folder: Path, leave_out: str | os.PathLike[str] | None) -> Iterable[s
         folders[:] = sorted(
             f for f in folders if not f.startswith(".") and (Path(place) / f).resolve() != skipped
         )
-        for name in sorted(names):
+        # A directory named as a checkpoint is one row, which says so, and is searched none the less.
+        for name in sorted([*names, *folders]):
             if name.endswith(SUFFIXES) and not name.startswith("."):
                 yield Path(place, name).relative_to(folder).as_posix()
 
 
-def _rows(table: Path) -> Sequence[Any]:
+def _rows(table: Path) -> Iterator[Any]:
+    """The rows of a table, one after the other."""
     if table.suffix not in _TABLES:
         raise InvalidValueError(
             f"A registry is a folder or a table that ends in {', '.join(_TABLES)}; got {str(table)!r}. For a single "
@@ -124,12 +150,16 @@ def _rows(table: Path) -> Sequence[Any]:
         raise InvalidValueError(f"There is no registry {str(table)!r}.")
     try:
         if table.suffix == ".parquet":
-            return read_records(table)
+            yield from iterate_records(table)
+            return
         with table.open(encoding="utf-8-sig", newline="") as lines:
             if table.suffix == ".csv":
-                return [dict(row) for row in csv.DictReader(lines)]
-            return [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError, csv.Error) as error:
+                yield from map(dict, csv.DictReader(lines))
+            else:
+                yield from (json.loads(line) for line in lines if line.strip())
+    except FarfieldError:
+        raise
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         first = str(error).partition("\n")[0]
         raise InvalidValueError(f"The registry {str(table)!r} can't be read: {first}.") from error
 

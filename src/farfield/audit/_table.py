@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Mapping
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from farfield.data._records import can_write_records, write_records
 
-__all__ = ["AuditRow", "AuditTable"]
+__all__ = ["AuditRow", "AuditTable", "RowFile", "RowWriter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,81 @@ _KINDS: dict[str, type] = {
 }
 
 
+class RowFile(Sequence[AuditRow]):
+    """Rows in a file of JSON lines, read when they are asked for; eight bytes of each are in memory."""
+
+    def __init__(self, path: Path, offsets: Sequence[int]) -> None:
+        self.path, self._offsets = path, offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @overload
+    def __getitem__(self, place: int) -> AuditRow: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[AuditRow, ...]: ...
+    def __getitem__(self, place: int | slice) -> AuditRow | tuple[AuditRow, ...]:
+        if isinstance(place, slice):
+            return tuple(self[k] for k in range(*place.indices(len(self))))
+        with self.path.open("rb") as file:
+            file.seek(self._offsets[place])
+            return AuditRow(**json.loads(file.readline()))
+
+    def __iter__(self) -> Iterator[AuditRow]:
+        with self.path.open("rb") as file:
+            for line in file:
+                yield AuditRow(**json.loads(line))
+
+
+class RowWriter:
+    """Rows written to a file as they come, in whatever order, and sorted when all are there.
+
+    Parameters
+    ----------
+    path
+        Of JSON lines; what was there is replaced.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets = array("q")
+        self._file = path.open("wb")
+        self._sorted = True
+
+    def add(self, number: int, row: AuditRow) -> None:
+        """Write the row of the entry with this number; it is on disk when this returns."""
+        self._sorted = self._sorted and number == len(self._offsets)
+        while number >= len(self._offsets):
+            self._offsets.append(-1)
+        self._offsets[number] = self._file.tell()
+        self._file.write(_line(row))
+        self._file.flush()
+
+    def finish(self) -> RowFile:
+        """The rows in the order of their numbers."""
+        self._file.close()
+        if not self._sorted:
+            part = self._path.with_name(f"{self._path.name}.part")
+            with self._path.open("rb") as old, part.open("wb") as new:
+                for number, offset in enumerate(self._offsets):
+                    old.seek(offset)
+                    self._offsets[number] = new.tell()
+                    new.write(old.readline())
+            part.replace(self._path)
+        return RowFile(self._path, self._offsets)
+
+    def close(self) -> None:
+        """Leave what was written as it is."""
+        self._file.close()
+
+
+def _line(row: AuditRow) -> bytes:
+    return (json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+_OUTCOMES = ("BOUNDED", "UNBOUNDED", "UNKNOWN", "ERROR")
+
+
 @dataclass(frozen=True)
 class AuditTable:
     """The result of :func:`farfield.audit.audit_all`.
@@ -98,24 +176,25 @@ class AuditTable:
     Parameters
     ----------
     rows
-        One per entry, in the order of the registry.
+        One per entry, in the order of the registry. Read from the file in ``out`` as they are asked for, where that
+        was given: a million of them take no memory.
     reused
         How many rows had been finished by an earlier run.
     provenance
         Versions, commit, settings.
     """
 
-    rows: tuple[AuditRow, ...]
+    rows: Sequence[AuditRow]
     reused: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @property
+    @functools.cached_property
     def counts(self) -> dict[str, int]:
         """How many are BOUNDED, UNBOUNDED, UNKNOWN, and how many are an ERROR without a verdict."""
-        names = ("BOUNDED", "UNBOUNDED", "UNKNOWN", "ERROR")
-        return {name: sum(row.outcome == name for row in self.rows) for name in names}
+        found = Counter(row.outcome for row in self.rows)
+        return {name: found[name] for name in _OUTCOMES}
 
-    @property
+    @functools.cached_property
     def errors(self) -> tuple[AuditRow, ...]:
         """Rows where something failed, with a verdict or without."""
         return tuple(row for row in self.rows if row.error is not None)
@@ -129,7 +208,7 @@ class AuditTable:
         return {
             "models": len(self.rows),
             "counts": self.counts,
-            "failed": len(self.errors),
+            "failed": sum(row.error is not None for row in self.rows),
             "provenance": dict(self.provenance),
         }
 
@@ -137,13 +216,14 @@ class AuditTable:
         """Write ``audits.jsonl``, ``run.json`` and, with pyarrow installed, ``audits.parquet``; return the paths."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        rows = [row.to_dict() for row in self.rows]
         lines, run = place / "audits.jsonl", place / "run.json"
-        text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-        lines.write_text(text, encoding="utf-8", newline="\n")
-        run.write_text(json.dumps(self.run(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        if not (isinstance(self.rows, RowFile) and self.rows.path == lines.absolute()):
+            with lines.open("wb") as file:
+                file.writelines(map(_line, self.rows))
+        about = self.run()
+        run.write_text(json.dumps(about, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         if not can_write_records():
             return lines, run
         table = place / "audits.parquet"
-        write_records(table, rows, _KINDS, self.run())
+        write_records(table, (row.to_dict() for row in self.rows), _KINDS, about)
         return lines, table, run

@@ -6,6 +6,7 @@ prints does so on standard error. The end of standard input ends the process, so
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -20,7 +21,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from farfield._regular_file import UnsafeFileError, open_regular
 from farfield.audit._audit import audit
+from farfield.audit._confine import confine
 from farfield.audit._load import load_checkpoint
 from farfield.audit._registry import ModelEntry
 from farfield.audit._result import Audit
@@ -32,13 +35,17 @@ __all__ = ["main"]
 IDLE = 120.0
 """Seconds without a request after which a worker goes; its parent starts another when it has one."""
 _LONGEST = 1000
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory")
+"""In the message of an error that is about memory, whatever its type: torch's is a RuntimeError."""
 Tell = Callable[[dict[str, Any]], None]
 
 
-def main() -> None:
-    """Answer requests until there are none."""
+def main(limits: str) -> None:
+    """Answer requests until there are none, within limits: :class:`Limits`, as JSON."""
+    allowed = json.loads(limits)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
+    confine(allowed["memory"])
 
     def tell(reply: dict[str, Any]) -> None:
         replies.write(json.dumps(reply, allow_nan=False) + "\n")
@@ -53,6 +60,10 @@ def main() -> None:
             request = json.loads(requests.get(timeout=IDLE))
         except queue.Empty:
             return
+        if "read" in request:
+            tell({"stage": "read"})
+            tell({"done": read(str(request["read"]))})
+            continue
         _reset(request["search"])
         tell({"stage": "load"})
         tell({"done": answer(request, tell)})
@@ -75,6 +86,20 @@ def _reset(search: Sequence[str]) -> None:
     if first not in sys.path:
         sys.path.insert(0, first)
     sys.path += [path for path in others if path not in sys.path]
+
+
+def read(path: str) -> dict[str, Any]:
+    """Size and digest of a file, or why there are none."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with open_regular(path) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size += len(block)
+    except (UnsafeFileError, OSError) as error:
+        name = type(error.__cause__ or error).__name__
+        return {"stage": "read", "error": name, "message": _message(error)}
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -100,10 +125,11 @@ def answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
             # Sent ahead: a search that has to be ended does not take the verdict with it.
             tell({"stage": stage, "row": {**row, "seconds": time.monotonic() - begun}})
             row |= _certified(model, inputs, result, float(request["certify"]), str(request["certificate"]))
-    except MemoryError as error:
-        row |= {"stage": stage, "error": "MemoryError", "message": _message(error) or "out of memory"}
     except (Exception, SystemExit) as error:
-        row |= {"stage": stage, "error": type(error).__name__, "message": _message(error)}
+        name, message = type(error).__name__, _message(error)
+        if isinstance(error, MemoryError) or any(words in message for words in _NO_MEMORY):
+            name, message = "MemoryError", f"It needs more memory than the limit allows. {message}".strip()
+        row |= {"stage": stage, "error": name, "message": message}
     return {**row, "seconds": time.monotonic() - begun}
 
 
@@ -176,7 +202,3 @@ def _message(error: BaseException) -> str:
 def _short(text: str) -> str:
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-if __name__ == "__main__":
-    main()

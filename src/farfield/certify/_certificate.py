@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from farfield._regular_file import UnsafeFileError, read_json
+from farfield._text import clean
 from farfield.certify._hash import model_hash
 from farfield.errors import InvalidValueError, MissingExtraError
 
@@ -281,7 +282,7 @@ class Certificate:
             f"Model: `sha256:{self.model_hash}`. Check again, with a checker that shares nothing with the search:",
             "",
             "```console",
-            f"$ farfield verify {file} {target}",
+            clean(f"$ farfield verify {file} {target}"),
             "```",
             "",
         ])  # fmt: skip
@@ -426,4 +427,4 @@ def _ratio(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(f"\\{c}" if c in "\\`*_<>|[]" else " " if c in "\r\n" else c for c in text)
+    return "".join(f"\\{c}" if c in "\\`*_<>|[]" else c for c in clean(text))

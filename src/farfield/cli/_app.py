@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from farfield import __version__
+from farfield._text import clean
 from farfield.cli import (
     activations,
     audit,
@@ -62,17 +63,37 @@ def _root(
     pass
 
 
+def _refuse(message: str) -> NoReturn:
+    typer.echo(f"error: {clean(message)}", err=True)
+    sys.exit(2)
+
+
+def _is_about_memory(error: Exception) -> bool:
+    """Torch says so by a RuntimeError."""
+    words = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(w in str(error) for w in words)
+    )
+
+
 def main() -> None:
-    """Run the command line: a refusal of farfield's exits 2 with its message, a bug 3 with its traceback."""
+    """Run the command line: a refusal of farfield's, or of the system's, exits 2 with one line; a bug 3 with its
+    traceback.
+    """
     try:
         app()
     except FarfieldError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        _refuse(str(error))
+    except OSError as error:
+        # A file that is not there, a place that is read-only, a disk that is full: the system's own words.
+        said = error.strerror or str(error) or type(error).__name__
+        _refuse(f"{said}: {error.filename!r}." if error.filename else f"{said}.")
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)
-    except Exception:
+    except Exception as error:
+        if _is_about_memory(error):
+            _refuse(f"There is not enough memory. {str(error).partition(chr(10))[0][:300]}".strip())
         import traceback
 
         traceback.print_exc()

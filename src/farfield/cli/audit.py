@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farfield.cli._session import check_files, write_text
+
 if TYPE_CHECKING:
     from farfield.audit import Audit
 
@@ -64,9 +66,11 @@ def audit(
 
     Exit code 0: nothing that --fail-on names; 1: it was found; 2: the target or an option is wrong; 3: a bug here.
     """
+    check_files(sarif, html)
     conditions = _conditions([w for words in (fail_on or ["unbounded"]) for w in words.split(",")])
 
     from farfield._target import example_input, load_target
+    from farfield._text import clean
     from farfield.audit import audit as run
 
     model = load_target(target, trust=trust)
@@ -79,15 +83,13 @@ def audit(
     if sarif is not None:
         from farfield.report import render_sarif
 
-        sarif.write_text(json.dumps(render_sarif(data), indent=1) + "\n", encoding="utf-8")
-        typer.echo(f"wrote {sarif}", err=True)
+        write_text(sarif, json.dumps(render_sarif(data), indent=1) + "\n")
     if html is not None:
         from farfield.report import render_html
 
-        html.write_text(render_html(data), encoding="utf-8")
-        typer.echo(f"wrote {html}", err=True)
+        write_text(html, render_html(data))
     if as_json:
-        typer.echo(json.dumps(data, ensure_ascii=False))
+        typer.echo(json.dumps(clean(data, lines=True), ensure_ascii=False))
     else:
         from farfield.report import print_audit
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from farfield.cli._session import check_folder
 
 if TYPE_CHECKING:
     from farfield.audit import AuditTable
@@ -36,20 +40,20 @@ def _fails(table: AuditTable, conditions: set[str]) -> bool:
     )
 
 
-def _pages(table: AuditTable, out: Path) -> dict[str, str]:
-    """A page per model, from what was kept of its audit: file of the audit → page, seen from the index."""
+def _page(out: Path) -> Callable[[str], str | None]:
+    """A page per model, from what was kept of its audit: of the file of the audit the page, seen from the index."""
     from farfield.report import render_html
 
-    pages: dict[str, str] = {}
-    for row in table.rows:
-        file = out / "details" / (row.details or "")
-        if row.details is None or not file.is_file():
-            continue
+    def made(details: str) -> str | None:
+        file = out / "details" / details
+        if not details or not file.is_file():
+            return None
         target = out / "pages" / f"{file.stem}.html"
         target.parent.mkdir(exist_ok=True)
         target.write_text(render_html(json.loads(file.read_text(encoding="utf-8"))), encoding="utf-8")
-        pages[row.details] = f"pages/{target.name}"
-    return pages
+        return f"pages/{target.name}"
+
+    return made
 
 
 def audit_all(
@@ -81,6 +85,18 @@ def audit_all(
     workers: Annotated[
         int | None, typer.Option(help="Models at once, on the local engine; one per processor unless given.")
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory for one model, such as 4GB; by default the machine's, divided by the models at once."
+        ),
+    ] = None,
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox", help="Linux: no network, and a file system that is read-only but for --out."
+        ),
+    ] = False,
     pages: Annotated[
         bool, typer.Option("--pages", help="Write a report per model, linked from the index.")
     ] = False,
@@ -89,17 +105,19 @@ def audit_all(
 ) -> None:
     """Audit every checkpoint of a registry, one row each; one that is broken is a row with the reason.
 
-    Writes audits.jsonl, audits.parquet (with pyarrow), run.json and index.html. A run that was stopped goes on
+    Writes audits.jsonl, a row as soon as a model is done, audits.parquet (with pyarrow), run.json and index.html, of
+    several pages where there are more than a thousand models. A run that was stopped goes on
     where it was. Exit code 0: nothing that --fail-on names; 1: it was found; 2: the registry or an option is wrong;
     3: a bug here; 130: interrupted.
     """
     conditions = _conditions([w for words in (fail_on or ["unbounded,error"]) for w in words.split(",")])
 
+    check_folder(out)
     from farfield.audit import audit_all as run
     from farfield.engine import bar
-    from farfield.report import render_index
+    from farfield.report import write_index
 
-    with bar("audit") as progress:
+    with bar("audit") as progress, _resumable(out):
         table = run(
             registry,
             out=out,
@@ -107,25 +125,46 @@ def audit_all(
             builder=builder,
             certify=certify,
             time_limit=time_limit,
+            memory_limit=memory_limit,
+            sandbox=sandbox,
             engine=engine,
             workers=workers,
             details=pages,
             fresh=fresh,
             progress=progress,
         )
-    rows = [row.to_dict() for row in table.rows]
-    index = out / "index.html"
-    linked = _pages(table, out) if pages else {}
-    index.write_text(render_index(rows, table.run(), name=str(registry), pages=linked), encoding="utf-8")
+    files = write_index(
+        out,
+        (r.to_dict() for r in table.rows),
+        table.run(),
+        name=str(registry),
+        page_of=_page(out) if pages else None,
+    )
     if as_json:
-        for row in rows:
-            typer.echo(json.dumps(row, ensure_ascii=False, allow_nan=False))
+        for row in table.rows:
+            typer.echo(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False))
     else:
         from farfield.report import print_index
 
-        print_index(rows)
+        print_index(row.to_dict() for row in table.rows)
     if table.reused:
         typer.echo(f"{table.reused} rows had been finished before", err=True)
-    typer.echo(f"wrote {index} and the table beside it", err=True)
+    typer.echo(f"wrote {files[0]} and the table beside it", err=True)
     if _fails(table, conditions):
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Say what is kept if the run is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        rows = out / "audits.jsonl"
+        count = sum(1 for _ in rows.open("rb")) if rows.is_file() else 0
+        typer.echo(
+            f"interrupted: {count} rows are in {rows}, and those without an error are kept; run the same command "
+            "again to go on",
+            err=True,
+        )
+        raise

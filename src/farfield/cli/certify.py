@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farfield.cli._session import check_files, saying_what_is_kept, write_text
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -65,6 +67,7 @@ def certify(
     from farfield._target import example_input, load_target
     from farfield.errors import InvalidValueError
 
+    check_files(out, card, html)
     if not seconds > 0:
         raise InvalidValueError(f"--time is a positive number of seconds, got {seconds:g}.")
     examples = tuple(example_input(spec) for spec in inputs or ())
@@ -81,7 +84,8 @@ def certify(
     from farfield.certify import UnboundedError
 
     columns = (TextColumn("{task.description:22}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    kept = saying_what_is_kept("nothing is kept: bounds are written at the end. --time limits the search")
+    with kept, Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("certify", total=1.0)
 
         def advance(share: float, stage: str) -> None:
@@ -99,15 +103,14 @@ def certify(
         result.save(out)
         typer.echo(f"wrote {out}", err=True)
     if card is not None:
-        card.write_text(result.model_card(file=file, target=target), encoding="utf-8", newline="\n")
-        typer.echo(f"wrote {card}", err=True)
+        write_text(card, result.model_card(file=file, target=target))
     if html is not None:
         from farfield.report import render_certificate
 
-        html.write_text(render_certificate(data, name=target, file=file), encoding="utf-8")
-        typer.echo(f"wrote {html}", err=True)
+        write_text(html, render_certificate(data, name=target, file=file))
     if as_json:
-        typer.echo(json.dumps(data, ensure_ascii=False, allow_nan=False))
+        # Spelled out by JSON itself: a certificate is read back, and its names are part of it.
+        typer.echo(json.dumps(data, allow_nan=False))
     else:
         from farfield.report import print_certificate
 

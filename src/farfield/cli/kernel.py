@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from farfield.cli._session import check_files
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -51,6 +53,7 @@ def kernel(
     from farfield.engine import bar
     from farfield.kernels import mlp
 
+    check_files(plot)
     network = mlp(
         depth=depth,
         activation=activation,

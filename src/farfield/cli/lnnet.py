@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from farfield.cli._session import check_files
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -44,6 +46,7 @@ def demo(
 
     from farfield.lnnet import construct, lssr, smallest_digits
 
+    check_files(plot)
     x, y = _problem(points, classes, dimensions, seed)
     net = construct(x, y, rule=rule, generator=torch.Generator().manual_seed(seed))
     facts: dict[str, Any] = {

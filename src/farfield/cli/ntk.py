@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from farfield.cli._session import check_files, check_folder, saying_what_is_kept
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -63,6 +65,8 @@ def ntk(
         raise InvalidValueError(
             "Inputs come from --input (a shape) or --data (a .npy file): give one of them."
         )
+    check_files(out, plot)
+    check_folder(resume)
     model = load_target(target)
     if isinstance(model, str):
         raise InvalidValueError(
@@ -75,7 +79,8 @@ def ntk(
     choice = choose_method(model, x, outputs=chosen, parameters=parameters, memory=memory)
     named, why = (choice.method, choice.reason) if method == "auto" else (method, "asked for")
     typer.echo(f"{named}: {why}", err=True)
-    with bar("tangent kernel") as progress:
+    kept = None if resume is None else f"finished tiles are in {resume}; run the same command again to go on"
+    with saying_what_is_kept(kept), bar("tangent kernel") as progress:
         kernel = empirical_ntk(
             model, x, outputs=chosen, parameters=parameters, method=method, memory=memory, out=out,
             checkpoint=checkpoint, engine=engine, progress=progress,

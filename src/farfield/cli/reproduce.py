@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farfield.cli._session import check_folder, saying_what_is_kept
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -124,6 +126,7 @@ def reproduce(
         for name, title in experiment_titles().items():
             typer.echo(f"{name:14} {title}")
         return
+    check_folder(out)
     # An unknown name or setting fails before anything runs, with near matches.
     chosen = [
         _changed(experiment(n), changes or [])
@@ -155,7 +158,8 @@ def reproduce(
 
     records: list[dict[str, Any]] = []
     columns = (TextColumn("{task.description:14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    kept = saying_what_is_kept(f"finished experiments are in {out}; run the same command again to go on")
+    with kept, Progress(*columns, console=Console(stderr=True)) as bars:
         for item in chosen:
             if item.name in skipped:
                 continue

@@ -46,6 +46,7 @@ def verify(
     Exit code 0: accepted; 1: refused, with the reason; 2: the file, the target or an option is wrong; 3: a bug here.
     """
     from farfield._target import example_input, load_target
+    from farfield._text import clean
     from farfield.errors import FarfieldError
 
     data = _read(certificate)
@@ -65,6 +66,10 @@ def verify(
         raise
     except FarfieldError as error:
         reason = str(error)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        # What a certificate holds is anybody's: whatever the checker stumbles over is not what certify writes.
+        said = " ".join(str(error).split())[:200]
+        reason = f"it can't be read as a certificate: {type(error).__name__}: {said}"
     accepted = not reason
     if as_json:
         outcome = {
@@ -74,13 +79,13 @@ def verify(
             "target": target,
             "model_hash": data.get("model_hash"),
         }
-        typer.echo(json.dumps(outcome, ensure_ascii=False))
+        typer.echo(json.dumps(clean(outcome), ensure_ascii=False))
     elif accepted:
         from farfield.report import print_certificate
 
         typer.echo(f"accepted: {certificate} holds for {target}")
         print_certificate(data, name=target, file=str(certificate))
     else:
-        typer.echo(f"refused: {reason}")
+        typer.echo(f"refused: {clean(reason)}")
     if not accepted:
         raise typer.Exit(1)

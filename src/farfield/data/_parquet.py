@@ -111,7 +111,8 @@ def map_piece(
     function
         Of an array (n, columns); gives new columns of length n.
     out
-        The file. If it is there with the same ``note``, nothing is done.
+        The file. If it is there with the same ``note``, and every byte is what was written, nothing is done. Its
+        SHA-256 lies beside it in a hidden file.
     carry
         Columns that are copied as they are, before the new ones.
     note
@@ -124,14 +125,20 @@ def map_piece(
     """
     pyarrow, parquet = arrow()
     target = Path(out)
+    beside = target.with_name(f".{target.name}.sha256")
     if target.exists():
-        kept = parquet.read_metadata(target).metadata or {}
-        if kept.get(b"farfield") == note.encode():
+        try:
+            kept = (parquet.read_metadata(target).metadata or {}).get(b"farfield")
+        except (OSError, ValueError):  # damaged: made anew
+            kept = note.encode()
+        if kept != note.encode():
+            raise InvalidValueError(
+                f"{target} is there already and was made from other rows or by another fit. Give another folder, or "
+                "remove it."
+            )
+        # A footer says what was to be written; only the digest says that it still is.
+        if beside.exists() and beside.read_text(encoding="utf-8").strip() == _file_digest(target):
             return False
-        raise InvalidValueError(
-            f"{target} is there already and was made from other rows or by another fit. Give another folder, or "
-            "remove it."
-        )
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     writer = None
     try:
@@ -145,7 +152,9 @@ def map_piece(
             writer.write_table(table)
         if writer is not None:
             writer.close()
+            digest = _file_digest(part)
             part.replace(target)
+            beside.write_text(digest + "\n", encoding="utf-8")
     except BaseException:
         if writer is not None:
             writer.close()
@@ -155,6 +164,11 @@ def map_piece(
 
 
 # ------------------------------------------------------------------ how
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files(source: Source) -> list[Path]:

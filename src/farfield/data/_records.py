@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from farfield.data._arrow import arrow
 
-__all__ = ["can_write_records", "read_records", "save_records", "write_records"]
+__all__ = ["can_write_records", "iterate_records", "read_records", "save_records", "write_records"]
+
+_BATCH = 8192
 
 
 def can_write_records() -> bool:
@@ -25,13 +28,20 @@ def read_records(path: str | PathLike[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def iterate_records(path: str | PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a table, some of them in memory at a time."""
+    with arrow()[1].ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_BATCH):
+            yield from batch.to_pylist()
+
+
 def write_records(
     path: str | PathLike[str],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     kinds: Mapping[str, type],
     origin: Mapping[str, Any],
 ) -> None:
-    """Write rows with the columns and types given, whatever the rows hold; ``origin`` goes into the metadata."""
+    """Write rows with the columns and types given, a few thousand at a time; ``origin`` goes into the metadata."""
     pyarrow, parquet = arrow()
     types = {
         str: pyarrow.string(),
@@ -43,7 +53,10 @@ def write_records(
         [(name, types[kind]) for name, kind in kinds.items()],
         metadata={"farfield": json.dumps(origin, ensure_ascii=False)},
     )
-    parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows], schema=schema), path)
+    source = iter(rows)
+    with parquet.ParquetWriter(path, schema) as file:
+        while batch := [dict(row) for row in itertools.islice(source, _BATCH)]:
+            file.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
 
 
 def save_records(

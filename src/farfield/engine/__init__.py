@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from farfield.engine._bar import bar
 from farfield.engine._checkpoint import Checkpoint
+from farfield.engine._cluster import ClusterLostError
 from farfield.engine._engine import Engine, Progress
 from farfield.engine._fingerprint import fingerprint
 from farfield.engine._local import LocalEngine, local
+from farfield.engine._lock import FolderInUseError, hold_folder
 from farfield.engine._memory import empty_matrix, parse_memory, tile_height
 from farfield.engine._ray import RayEngine, ray
 from farfield.engine._resident import Resident
@@ -21,7 +23,9 @@ from farfield.engine._tile import Tile, tiles
 
 __all__ = [
     "Checkpoint",
+    "ClusterLostError",
     "Engine",
+    "FolderInUseError",
     "LocalEngine",
     "Progress",
     "RayEngine",
@@ -32,6 +36,7 @@ __all__ = [
     "empty_matrix",
     "engine",
     "fingerprint",
+    "hold_folder",
     "local",
     "parse_memory",
     "ray",

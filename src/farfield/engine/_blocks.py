@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,17 +40,23 @@ class BlockRun:
         Submits the combination of two outcomes that are given by reference.
     fetch
         What a reference stands for; raises in the name of an item if its worker was lost.
+    wait
+        Blocks until at least one of some tasks has ended; gives all that have.
     settle
         Waits for a while until the tasks behind some references have ended.
     limit
         Items under way or waiting at once, as things are now.
+    ahead
+        Items that may be submitted behind one that has not ended: their results stay with the workers.
     """
 
     leaf: Callable[[Packed], tuple[Any, Any]]
     join: Callable[[Any, Any], Any]
     fetch: Callable[[Any, object], Any]
+    wait: Callable[[list[Any]], Collection[Any]]
     settle: Callable[[list[Any]], None]
     limit: Callable[[], int]
+    ahead: int
 
     def run(
         self,
@@ -66,6 +72,7 @@ class BlockRun:
         come, and then the error: they are finished, and a checkpoint is to have them.
         """
         leaves: deque[tuple[object, Any]] = deque()
+        under_way: set[Any] = set()
         roots: deque[tuple[int, int, Any]] = deque()
         submitted = checked = first
 
@@ -74,7 +81,11 @@ class BlockRun:
                 name, item = next(items)
                 error, outcome = self.leaf(item)
                 leaves.append((name, error))
-                while len(leaves) >= self.limit():
+                under_way.add(error)
+                while len(under_way) >= self.limit():
+                    under_way.difference_update(self.wait(list(under_way)))
+                # In order, as far as they have ended; one that has not is waited for when too many are behind it.
+                while leaves and (leaves[0][1] not in under_way or len(leaves) >= self.ahead):
                     check()
                 return outcome
             left = submit(size // 2)
@@ -85,6 +96,7 @@ class BlockRun:
             name, reference = leaves[0]
             error = self.fetch(reference, name)
             leaves.popleft()  # only now: what is waited for is settled too
+            under_way.discard(reference)
             if error is not None:
                 taken(error, name)
             checked += 1
@@ -104,8 +116,11 @@ class BlockRun:
                 root = submit(size)
                 submitted += size
                 roots.append((size, submitted, root))
-                # Not before so many items are submitted behind a block: the workers would run dry.
-                while roots and submitted - roots[0][1] >= self.limit() - 1:
+                # Not before so many items are submitted behind a block: the workers would run dry. Nor while one of
+                # its items is slow, unless very many are.
+                while roots and (behind := submitted - roots[0][1]) >= self.limit() - 1:
+                    if checked < roots[0][1] and behind < self.ahead - 1:
+                        break
                     yield oldest()
             while leaves:
                 check()

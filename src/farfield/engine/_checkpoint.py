@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from farfield.engine._fingerprint import fingerprint as fingerprint_of
+from farfield.engine._lock import hold_folder
 from farfield.errors import InvalidValueError
 
 __all__ = ["Checkpoint"]
@@ -31,8 +32,9 @@ class Checkpoint:
 
     Give one to :meth:`Engine.map`, :meth:`Engine.reduce`, :meth:`Engine.fill` or :meth:`Engine.stream`: results that
     are in the folder are read, the others computed and written. One folder serves one operation, and one run at a
-    time. A result is written beside its place and then moved there, so a killed process leaves none half written; a
-    SHA-256 of every result is checked when it is read, and one that is damaged is computed again.
+    time, which a lock in it sees to. A result is written beside its place and then moved there, so a killed process
+    leaves none half written; a SHA-256 of every result is checked when it is read, and one that is damaged is
+    computed again.
 
     Results are stored with ``torch.save`` and read with ``weights_only=True``: tensors without gradients, numbers,
     texts, None and tuples, lists and dicts of those.
@@ -109,6 +111,10 @@ class Checkpoint:
         """Forget every result; the folder and its fingerprint stay."""
         for path in self.folder.glob("*.result"):
             path.unlink(missing_ok=True)
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the folder for one run, as an engine does; :class:`FolderInUseError` if another has it."""
+        return hold_folder(self.folder)
 
     def _path(self, item: object) -> Path:
         return self.folder / f"{fingerprint_of(item)}.result"

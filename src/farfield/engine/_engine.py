@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -41,8 +41,11 @@ class Engine(ABC):
     A task that raises ends the run with :class:`TaskError`, which names the item. What was finished by then is in the
     checkpoint, if there is one.
 
-    A subclass implements :meth:`run`. It overrides :meth:`resident` if its workers are other processes, and
-    :attr:`sharing` if several tasks run in this one.
+    Tasks end in any order. Where results are wanted in order, those that are finished wait for the slow ones before
+    them, in a buffer that is bounded in number and in bytes (:class:`Schedule`).
+
+    A subclass implements :meth:`run`, and :meth:`run_as_ended` if it has several workers. It overrides
+    :meth:`resident` if its workers are other processes, and :attr:`sharing` if several tasks run in this one.
 
     Examples
     --------
@@ -72,6 +75,16 @@ class Engine(ABC):
         Takes an item only when there is room for its result, so ``items`` may be endless. Closing the iterator stops
         the work; an error of the task ends it and passes through.
         """
+
+    def run_as_ended(
+        self, task: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Generator[tuple[int, Result], None, None]:
+        """(number of the item, result of the task) as tasks end; the first error passes through at once.
+
+        The default is in order, as :meth:`run` gives them.
+        """
+        with contextlib.closing(self.run(task, items)) as results:
+            yield from enumerate(results)
 
     def run_blocks(
         self,
@@ -133,27 +146,42 @@ class Engine(ABC):
         *,
         checkpoint: Checkpoint | None = None,
         progress: Progress | None = None,
+        ordered: bool = True,
     ) -> Generator[tuple[Item, Result], None, None]:
-        """(item, task(item)) for every item, in order, as they are finished.
+        """(item, task(item)) for every item, as they are finished.
 
         Parameters
         ----------
         task
             A picklable callable of one item.
         items
-            Anything a :func:`fingerprint` takes, if there is a checkpoint.
+            Anything a :func:`fingerprint` takes, if there is a checkpoint. Taken as there is room for their results,
+            so they may come from a generator of any length.
         checkpoint
             Where finished results are kept; the task is not called for those that are there.
         progress
-            Told of every result.
+            Told of every result; where ``items`` has no length, the total is what is done so far.
+        ordered
+            In the order of the items; False gives each result as soon as it is there, and the first error.
         """
-        todo = tuple(items)
-        results = self.run(TrackedTask(task, checkpoint), todo)
-        with contextlib.closing(results):
-            _tell(progress, 0, len(todo))
-            for done, (item, result) in enumerate(zip(todo, results, strict=True), start=1):
-                _tell(progress, done, len(todo))
-                yield item, result
+        total = len(items) if isinstance(items, Sized) else None
+        taken: dict[int, Item] = {}
+
+        def noted() -> Iterator[Item]:
+            for number, item in enumerate(items):
+                taken[number] = item
+                yield item
+
+        tracked = TrackedTask(task, checkpoint)
+        # The default of this class is in order, whatever the engine.
+        found = (
+            Engine.run_as_ended(self, tracked, noted()) if ordered else self.run_as_ended(tracked, noted())
+        )
+        with _held(checkpoint), contextlib.closing(found) as results:
+            _tell(progress, 0, total or 0)
+            for done, (number, result) in enumerate(results, start=1):
+                _tell(progress, done, done if total is None else total)
+                yield taken.pop(number), result
 
     @final
     def reduce(
@@ -190,7 +218,17 @@ class Engine(ABC):
         >>> local().reduce(str, range(5), "({}{})".format)
         '(((01)(23))4)'
         """
-        todo = tuple(items)
+        with _held(checkpoint):
+            return self._reduce(task, tuple(items), combine, checkpoint, progress)
+
+    def _reduce(
+        self,
+        task: Callable[[Item], Result],
+        todo: tuple[Item, ...],
+        combine: Callable[[Result, Result], Result],
+        checkpoint: Checkpoint | None,
+        progress: Progress | None,
+    ) -> Result:
         tree = PairwiseTree(combine, checkpoint)
         if tree.count > len(todo):
             raise _longer_before(tree.count, len(todo))
@@ -233,6 +271,17 @@ class Engine(ABC):
         progress
             Told of every batch; where ``batches`` has no length, the total is what is done so far.
         """
+        with _held(checkpoint):
+            return self._stream(batches, task, combine, checkpoint, progress)
+
+    def _stream(
+        self,
+        batches: Iterable[Item],
+        task: Callable[[Item], Result],
+        combine: Callable[[Result, Result], Result],
+        checkpoint: Checkpoint | None,
+        progress: Progress | None,
+    ) -> Result:
         tree = PairwiseTree(combine, checkpoint)
         total = len(batches) if isinstance(batches, Sized) else None
         source = iter(batches)
@@ -295,12 +344,17 @@ class Engine(ABC):
         todo = tuple(tiles)
         matrix = as_matrix(out)
         check_tiles(matrix, todo, symmetric)
-        with contextlib.closing(self.map(task, todo, checkpoint=checkpoint, progress=progress)) as results:
+        found = self.map(task, todo, checkpoint=checkpoint, progress=progress, ordered=False)
+        with contextlib.closing(found) as results:
             for tile, result in results:
                 write_tile(matrix, tile, result, symmetric)
         if isinstance(out, np.memmap):
             out.flush()
         return matrix
+
+
+def _held(checkpoint: Checkpoint | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if checkpoint is None else checkpoint.locked()
 
 
 def _tell(progress: Progress | None, done: int, total: int) -> None:

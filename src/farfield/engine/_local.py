@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, final
@@ -14,6 +14,7 @@ import torch
 from farfield.engine._engine import Engine
 from farfield.engine._here import Here
 from farfield.engine._memory import pending_limit
+from farfield.engine._schedule import AHEAD, Schedule, bytes_of
 from farfield.errors import InvalidValueError
 
 __all__ = ["LocalEngine", "local"]
@@ -57,9 +58,21 @@ class LocalEngine(Engine):
 
         An interrupt stops it once the tasks that are under way have ended; no other is begun.
         """
-        if self.workers == 1 and self.threads in (None, torch.get_num_threads()):
+        if self._alone:
             return _one_by_one(task, items)
-        return _in_threads(self.workers, self.threads, task, items)
+        return _in_order(self.workers, self.threads, task, items)
+
+    def run_as_ended(
+        self, task: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Generator[tuple[int, Result], None, None]:
+        """(number, result) as they end. See :meth:`Engine.run_as_ended`."""
+        if self._alone:
+            return super().run_as_ended(task, items)
+        return _as_ended(self.workers, self.threads, task, items)
+
+    @property
+    def _alone(self) -> bool:
+        return self.workers == 1 and self.threads in (None, torch.get_num_threads())
 
 
 def local(workers: int = 1, *, threads: int | None = None) -> LocalEngine:
@@ -81,28 +94,45 @@ def _one_by_one(task: Callable[[Item], Result], items: Iterable[Item]) -> Genera
     yield from map(task, items)
 
 
-def _in_threads(
-    workers: int, threads: int | None, task: Callable[[Item], Result], items: Iterable[Item]
-) -> Generator[Result, None, None]:
+@contextlib.contextmanager
+def _threads(
+    workers: int, threads: int | None, task: Callable[[Item], Result]
+) -> Iterator[Schedule[Item, Future[Result], Result]]:
+    """The schedule of tasks in threads, which end with the block."""
     run = Here.now().around(task)
-    pending: deque[Future[Result]] = deque()
     # A thread's own setting, but torch also hands the last one to threads that are new: put back in the end.
     before = torch.get_num_threads()
     begin = None if threads is None else partial(torch.set_num_threads, threads)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="farfield", initializer=begin)
-
-    def submit(item: Item) -> Future[Result]:
-        return pool.submit(run, item)
-
+    schedule: Schedule[Item, Future[Result], Result] = Schedule(
+        # In a list, from which it is taken: the pool would keep the item a moment longer than its task.
+        submit=lambda item: pool.submit(lambda box: run(box.pop()), [item]),
+        wait=lambda futures: wait(futures, return_when=FIRST_COMPLETED).done,
+        fetch=lambda future: future.result(),
+        settle=lambda futures: None,
+        under_way=lambda: pending_limit(workers),
+        ahead=lambda: AHEAD * workers,
+        failed=lambda future: future.exception() is not None,
+        size=lambda future: 0 if future.exception() else bytes_of(future.result()),
+    )
     try:
-        for future in map(submit, items):
-            pending.append(future)
-            if len(pending) == pending_limit(workers):
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        yield schedule
     finally:
         # Reached by an error, an interrupt and a closed generator too: what waits is dropped, what runs may end.
         pool.shutdown(wait=True, cancel_futures=True)
         if threads is not None:
             torch.set_num_threads(before)
+
+
+def _in_order(
+    workers: int, threads: int | None, task: Callable[[Item], Result], items: Iterable[Item]
+) -> Generator[Result, None, None]:
+    with _threads(workers, threads, task) as schedule:
+        yield from schedule.in_order(items)
+
+
+def _as_ended(
+    workers: int, threads: int | None, task: Callable[[Item], Result], items: Iterable[Item]
+) -> Generator[tuple[int, Result], None, None]:
+    with _threads(workers, threads, task) as schedule:
+        yield from schedule.as_ended(items)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,6 +16,7 @@ from farfield.engine._here import Here
 from farfield.engine._memory import parse_memory
 from farfield.engine._packed import pack
 from farfield.engine._resident import Resident
+from farfield.engine._schedule import AHEAD, Schedule
 from farfield.engine._task import TaskError
 from farfield.engine._tree import aligned
 from farfield.engine._worker import Keeper, Shared, join, run_leaf, run_task, taken
@@ -29,6 +30,8 @@ Result = TypeVar("Result")
 
 _LOOK = 5.0
 """Seconds between looks at how large the cluster is."""
+_ALIVE = 2.0
+"""Seconds without a result after which it is asked whether the cluster is still there."""
 _GRACE = 10.0
 """Seconds that tasks under way have to end, once their results are not wanted."""
 
@@ -69,8 +72,18 @@ class RayEngine(Engine):
     def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Results of a task, in the order of the items. See :meth:`Engine.run`.
 
-        The task goes to the object store once. Two items for each worker are under way or waiting at any time.
+        The task goes to the object store once. Two items for each worker are under way at any time; results wait in
+        the object store for the slow ones before them.
         """
+        yield from self._tasks(task).in_order(items)
+
+    def run_as_ended(
+        self, task: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Generator[tuple[int, Result], None, None]:
+        """(number, result) as they end. See :meth:`Engine.run_as_ended`."""
+        yield from self._tasks(task).as_ended(items)
+
+    def _tasks(self, task: Callable[[Item], Result]) -> Schedule[Item, Any, Result]:
         ray = self._connect()
         shared = self._put(ray, task)
         call = cluster.remote(run_task).options(**self._options())
@@ -78,8 +91,8 @@ class RayEngine(Engine):
         def submit(item: Item) -> tuple[object, Any]:
             return _name(task, item), call.remote(shared, pack(item, cluster.pickler()))
 
-        # Through map, because a variable of a for-loop would keep the last item alive.
-        yield from self._in_order(ray, map(submit, items), self._room(ray))
+        watch = cluster.Watch(ray)
+        return self._schedule(ray, watch, submit, self._room(ray, watch), AHEAD * self._places(ray))
 
     def run_blocks(
         self,
@@ -103,12 +116,15 @@ class RayEngine(Engine):
         shared, joined = self._put(ray, task), self._put(ray, combine)
         leaf = cluster.remote(run_leaf).options(**self._options(), num_returns=2)
         both = cluster.remote(join).options(**self._options())
+        watch = cluster.Watch(ray)
         run = BlockRun(
             leaf=lambda item: leaf.remote(shared, item),
             join=lambda left, right: both.remote(joined, left, right),
-            fetch=lambda reference, name: self._fetched(ray, reference, name),
-            settle=lambda references: _settle(ray, references),
-            limit=self._room(ray),
+            fetch=lambda reference, name: self._fetched(ray, watch, reference, name),
+            wait=lambda references: _ended(ray, watch, references),
+            settle=lambda references: _settle(ray, watch, references),
+            limit=self._room(ray, watch),
+            ahead=AHEAD * self._places(ray),
         )
         packed = ((_name(task, item), pack(item, cluster.pickler())) for item in items)
         yield from run.run(packed, aligned(first, first + len(items), largest), tell, first=first)
@@ -130,7 +146,8 @@ class RayEngine(Engine):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._opened.pop():
+        # A cluster that has gone can't be left: Ray would wait for it.
+        if self._opened.pop() and not isinstance(error, cluster.ClusterLostError):
             cluster.disconnect()
 
     # ------------------------------------------------------------------ how
@@ -149,7 +166,7 @@ class RayEngine(Engine):
         room = max(1, cluster.places(ray, self.threads))
         return room if self.workers is None else min(self.workers, room)
 
-    def _room(self, ray: Any) -> Callable[[], int]:
+    def _room(self, ray: Any, watch: cluster.Watch) -> Callable[[], int]:
         """How many tasks may be under way or waiting, asked again now and then: a cluster grows while it is used.
 
         One waits behind each that runs, which is also what makes a cluster grow; unless it would start on a core that
@@ -160,6 +177,7 @@ class RayEngine(Engine):
         def limit() -> int:
             nonlocal known, until
             if time.monotonic() >= until:
+                watch.look(now=True)
                 places = self._places(ray)
                 spare = self.workers is not None and cluster.places(ray, self.threads) > places
                 known, until = places if spare else 2 * places, time.monotonic() + _LOOK
@@ -167,29 +185,38 @@ class RayEngine(Engine):
 
         return limit
 
-    def _in_order(
-        self, ray: Any, submitted: Iterable[tuple[object, Any]], limit: Callable[[], int]
-    ) -> Generator[Any, None, None]:
-        pending: deque[tuple[object, Any]] = deque()
+    def _schedule(
+        self,
+        ray: Any,
+        watch: cluster.Watch,
+        submit: Callable[[Item], tuple[object, Any]],
+        limit: Callable[[], int],
+        ahead: int,
+    ) -> Schedule[Item, Any, Any]:
+        """Results stay in the object store, which spills to disk, until it is their turn."""
+        names: dict[Any, object] = {}
 
-        def oldest() -> Any:
-            name, reference = pending[0]
-            result = taken(self._fetched(ray, reference, name), name)
-            pending.popleft()  # only now: what is waited for is stopped too
-            return result
+        def begin(item: Item) -> Any:
+            name, reference = submit(item)
+            names[reference] = name
+            return reference
 
+        def fetch(reference: Any) -> Any:
+            name = names.pop(reference)
+            return taken(self._fetched(ray, watch, reference, name), name)
+
+        return Schedule(
+            submit=begin,
+            wait=lambda references: _ended(ray, watch, references),
+            fetch=fetch,
+            settle=lambda references: _settle(ray, watch, references),
+            under_way=limit,
+            ahead=lambda: max(ahead, limit()),
+        )
+
+    def _fetched(self, ray: Any, watch: cluster.Watch, reference: Any, name: object) -> Any:
         try:
-            for named in submitted:
-                pending.append(named)
-                while len(pending) >= limit():
-                    yield oldest()
-            while pending:
-                yield oldest()
-        finally:
-            _settle(ray, [reference for _, reference in pending])
-
-    def _fetched(self, ray: Any, reference: Any, name: object) -> Any:
-        try:
+            _ended(ray, watch, [reference])
             return ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             # A task's own errors come back as values: the worker did not get so far.
@@ -198,7 +225,10 @@ class RayEngine(Engine):
                 f"a worker could not run it: {type(error).__name__}. farfield, in this version, must be installed on "
                 f"every machine. {error}",
             ) from error
+        except ray.exceptions.OutOfMemoryError as error:
+            raise TaskError(name, _too_large(str(error))) from error
         except ray.exceptions.RayError as error:
+            watch.look()
             times = "once" if self.retries == 0 else f"{self.retries + 1} times"
             raise TaskError(
                 name,
@@ -240,9 +270,10 @@ class _KeptInActors(Resident[Item, Argument, Result]):
             return self.items[number], actor.call.remote(number, self._packed[number], sent, self._shared)
 
         # An owner's turn comes every second or, at the ends of a sweep, twice in a row: more must wait than for run.
-        numbers = map(submit, range(len(self.items)))
         waiting = 4 * len(self._actors)
-        return self._engine._in_order(self._ray, numbers, lambda: waiting)
+        watch = cluster.Watch(self._ray)
+        schedule = self._engine._schedule(self._ray, watch, submit, lambda: waiting, waiting)
+        return schedule.in_order(range(len(self.items)))
 
     def close(self) -> None:
         """End the actors."""
@@ -283,7 +314,8 @@ def ray(
         How many of torch's threads each task has, and the cores that are reserved for it. Results are the same bits
         as ``local``'s if that computes with as many: ``torch.set_num_threads(threads)``.
     retries
-        How often a task is run again whose worker was lost. A task that raises is not.
+        How often a task is run again whose worker was lost. A task that raises is not; one that is ended for the
+        memory it takes is run three times more.
     store
         Bytes of the object store, if a cluster is started; beyond, objects are spilled to disk.
 
@@ -295,13 +327,35 @@ def ray(
     return RayEngine(address, workers, threads, retries, None if store is None else parse_memory(store))
 
 
-def _settle(ray: Any, references: list[Any]) -> None:
+def _ended(ray: Any, watch: cluster.Watch, references: list[Any]) -> list[Any]:
+    """Those whose tasks have ended, of which there is at least one: waits for it, while the cluster is there."""
+    ready: list[Any] = []
+    while not ready:
+        watch.look()
+        ready = ray.wait(references, num_returns=1, timeout=_ALIVE)[0]
+    return list(ray.wait(references, num_returns=len(references), timeout=0)[0])
+
+
+def _too_large(said: str) -> str:
+    """What Ray says of a task that it ended for memory, in a sentence."""
+    took = re.search(r"actual memory used=([\d.]+ ?[A-Za-z]+)", said)
+    had = re.search(r"was ([\d.]+ ?[A-Za-z]+) / ([\d.]+ ?[A-Za-z]+)", said)
+    words = f"its worker was ended for memory, {cluster.MEMORY_RETRIES + 1} times"
+    words += f"; the last time it had taken {took[1]}" if took else ""
+    words += f", when {had[1]} of its machine's {had[2]} were in use" if had else ""
+    return (
+        f"{words}. Make the tasks smaller (memory=), or have fewer at once on a machine (workers=, or threads= for "
+        "more cores a task)."
+    )
+
+
+def _settle(ray: Any, watch: cluster.Watch, references: list[Any]) -> None:
     """Let tasks end, for a while.
 
     Reached by an error, an interrupt and a closed generator too: what was submitted ends before another run uses the
     same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
     """
-    if references and ray.is_initialized():
+    if references and watch.is_there():
         ray.wait(references, num_returns=len(references), timeout=_GRACE)
 
 

@@ -35,6 +35,8 @@ _KINDS: dict[str, type] = {
     "dataset": str, "model": str, "seed": int, "rows": int, "near": float, "far": float, "near_r2": float,
     "far_r2": float, "worst": float, "worst_blown_up": float, "fit_cpu_seconds": float, "error": str,
 }  # fmt: skip
+_TRIES = 3
+"""Of a run that fails for a reason that may pass: a file that can't be read just now, memory that is taken."""
 RunKey = tuple[str, str, int, str]
 """Dataset, model, seed, and a digest of what else the run depends on."""
 
@@ -137,7 +139,8 @@ def sweep(
     """Fit every estimator to every dataset with every seed, and measure it near the data and far from it.
 
     Every run is a task of its own: it may run anywhere, and its result depends on its names and seed alone. One that
-    fails is reported in its row and stops nothing.
+    fails is reported in its row and stops nothing; one that fails with an ``OSError`` or a ``MemoryError`` is tried
+    three times.
 
     Parameters
     ----------
@@ -156,8 +159,8 @@ def sweep(
         Where it runs: see :func:`farfield.engine.engine`.
     checkpoint
         A folder for finished runs, failed ones among them: started again, also with more models, datasets or seeds,
-        only the others are computed. Parameters of estimators then need a content that other processes see too
-        (numbers, texts, estimators).
+        only the others are computed, and those that failed for want of a file or of memory. Parameters
+        of estimators then need a content that other processes see too (numbers, texts, estimators).
     progress
         Told of every run.
 
@@ -199,8 +202,14 @@ def sweep(
         for seed in seeds
         for model in models
     ]
+    if store is not None:
+        for item in items:  # what failed for a passing reason may go well now
+            if (store.load(item) or {}).get("passing"):
+                store.remove(item)
     results = resolve(engine).map(task, items, checkpoint=store, progress=progress)
-    found = tuple(SweepRun(*key[:3], **fields) for key, fields in results)
+    found = tuple(
+        SweepRun(*key[:3], **{k: v for k, v in fields.items() if k != "passing"}) for key, fields in results
+    )
     settings: dict[str, JSON] = {
         "models": {name: repr(model) for name, model in models.items()},
         "datasets": list(sources),
@@ -230,12 +239,19 @@ class _Fit:
 
     def __call__(self, key: RunKey) -> dict[str, Any]:
         name, model, seed, _ = key
-        try:
-            source = self.sources[name]
-            split = source if isinstance(source, Dataset) else source(seed)
-            return _measure(_seeded(self.models[model], seed), split, self.blown_up)
-        except Exception as error:  # one that fails is a row, and the rest go on
-            return {"error": f"{type(error).__name__}: {error}"}
+        for left in reversed(range(_TRIES)):
+            try:
+                source = self.sources[name]
+                split = source if isinstance(source, Dataset) else source(seed)
+                return _measure(_seeded(self.models[model], seed), split, self.blown_up)
+            except Exception as error:  # one that fails is a row, and the rest go on
+                passing = isinstance(error, (OSError, MemoryError))
+                if not (passing and left):
+                    return {
+                        "error": f"{type(error).__name__}: {error}",
+                        **({"passing": True} if passing else {}),
+                    }
+        raise AssertionError("the last try returns")  # pragma: no cover
 
 
 def _measure(estimator: Any, split: Dataset, blown_up: float) -> dict[str, Any]:

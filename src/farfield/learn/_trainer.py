@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from farfield._provenance import provenance
 from farfield.engine import Checkpoint, Progress, fingerprint
 from farfield.errors import InvalidValueError
 from farfield.learn._stack import Stack, settings, structure
@@ -95,23 +97,26 @@ def train(
     run = _Run(models, x, y, training, seeds, rows, validation_rows, weights)
     store = None
     if checkpoint is not None:
-        tensors = [t for t in (x, y, rows, validation_rows, weights) if t is not None]
-        described = [
-            (structure(m), _stable(m), [t for _, t in sorted(m.state_dict().items())]) for m in models
-        ]
-        store = Checkpoint(checkpoint, fingerprint("train", training, seeds, tensors, described))
-        run.restore(store.load("state"))
-    saved = time.monotonic()
-    if progress is not None:
-        progress(run.epoch, training.epochs)
-    while not run.done:
-        run.advance()
-        last = run.done
-        if store is not None and (last or time.monotonic() - saved >= checkpoint_seconds):
-            store.save("state", run.state())
-            saved = time.monotonic()
+        # By name: what is left out must not look like something else that is given.
+        data = {"x": x, "y": y, "rows": rows, "validation_rows": validation_rows, "weights": weights}
+        described = [(structure(m), _stable(m), dict(m.state_dict())) for m in models]
+        # A state is of the program that wrote it: other versions may take other steps from there.
+        versions = provenance({})["versions"]
+        store = Checkpoint(checkpoint, fingerprint("train", training, seeds, data, described, versions))
+    with contextlib.nullcontext() if store is None else store.locked():
+        if store is not None:
+            run.restore(store.load("state"))
+        saved = time.monotonic()
         if progress is not None:
-            progress(training.epochs if last else run.epoch, training.epochs)
+            progress(run.epoch, training.epochs)
+        while not run.done:
+            run.advance()
+            last = run.done
+            if store is not None and (last or time.monotonic() - saved >= checkpoint_seconds):
+                store.save("state", run.state())
+                saved = time.monotonic()
+            if progress is not None:
+                progress(training.epochs if last else run.epoch, training.epochs)
     return run.result()
 
 

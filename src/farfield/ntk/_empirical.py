@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -273,6 +275,26 @@ def _size(number: int) -> str:
     return f"{number:.3g} TB"
 
 
+def _reserve(path: Path, *, new: bool) -> None:
+    """Take the file's space on the disk now: writing to a mapped file on a full disk would kill the process."""
+    if not hasattr(os, "posix_fallocate"):  # pragma: no cover (macOS, Windows)
+        return
+    size = path.stat().st_size
+    try:
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            return  # a file system that can't reserve
+        if new:
+            path.unlink(missing_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        raise InvalidValueError(
+            f"The kernel takes {_size(size)} in {str(path)!r}, and the disk has {_size(free)} left "
+            f"({error.strerror}). Give a place on another disk."
+        ) from error
+
+
 def _target(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Any:
     if out is None:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -286,6 +308,7 @@ def _target(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.
         kind = torch.empty(0, dtype=dtype).numpy().dtype
         mode = "r+" if Path(out).exists() else "w+"
         array = np.lib.format.open_memmap(out, mode=mode, dtype=kind, shape=shape)
+        _reserve(Path(out), new=mode == "w+")
         if array.shape != shape or array.dtype != kind:
             raise InvalidValueError(
                 f"{out} holds a {array.dtype} array of shape {array.shape}, and the kernel is {kind} of shape "

@@ -168,8 +168,8 @@ def predict_parquet(
     source, inputs, rows
         As in :func:`stream_parquet`.
     out
-        A folder, seen by every worker and outside the source: one file for each piece. Files that are there whole are
-        not made again, so a run that was stopped goes on.
+        A folder, seen by every worker and outside the source: one file for each piece, and a hidden one with its
+        digest. Files that are there whole, byte for byte, are not made again, so a run that was stopped goes on.
     carry
         Columns to copy, such as a key; none with the name of a new one.
     engine, progress
@@ -200,8 +200,11 @@ def predict_parquet(
         tuple(inputs), tuple(carry),
     )  # fmt: skip
     task = _PredictPiece(predict, tuple(inputs), tuple(carry), str(folder), note)
-    done = engines.engine(engine).map(task, list(enumerate(pieces)), progress=progress)
-    return tuple(Path(path) for _, path in done)
+    with engines.hold_folder(folder):
+        for left_by_a_killed_run in folder.glob(".part-*.parquet.*.part"):
+            left_by_a_killed_run.unlink(missing_ok=True)
+        done = engines.engine(engine).map(task, list(enumerate(pieces)), progress=progress)
+        return tuple(Path(path) for _, path in done)
 
 
 def _columns(name: str, outputs: int) -> list[str]:

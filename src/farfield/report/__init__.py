@@ -11,7 +11,7 @@ from __future__ import annotations
 from farfield.report._certificate import print_certificate, render_certificate
 from farfield.report._data import Figure, Heatmap, Panel, Series, Table
 from farfield.report._html import render_html
-from farfield.report._index import print_index, render_index
+from farfield.report._index import print_index, render_index, write_index
 from farfield.report._layers import lnnet_figure
 from farfield.report._plots import save_figure
 from farfield.report._sarif import render_sarif
@@ -32,4 +32,5 @@ __all__ = [
     "render_index",
     "render_sarif",
     "save_figure",
+    "write_index",
 ]

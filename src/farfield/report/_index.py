@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +17,7 @@ from farfield.report._pages import environment, script, styles
 from farfield.report._terminal import Page
 from farfield.report._words import clean, interval_text, number, provenance_rows
 
-__all__ = ["print_index", "render_index"]
+__all__ = ["print_index", "render_index", "write_index"]
 
 _WORDS = {"BOUNDED": "bounded", "UNBOUNDED": "unbounded", "UNKNOWN": "unknown", "ERROR": "error"}
 """In the order of the page: what is wrong comes first when sorted by verdict."""
@@ -55,15 +59,101 @@ def render_index(
     >>> "a.pt2" in page and "1 bounded" in page
     True
     """
-    shown = [_row(clean(row), pages or {}) for row in rows]
-    counts = _counts(shown)
+    shown = [_row(clean(row), (pages or {}).get) for row in rows]
+    return _page(
+        shown, _counts(row["word"] for row in shown), len(shown), sum(r["failed"] for r in shown), run, name
+    )
+
+
+def write_index(
+    folder: str | PathLike[str],
+    rows: Iterable[Mapping[str, Any]],
+    run: Mapping[str, Any] | None = None,
+    *,
+    name: str = "",
+    page_of: Callable[[str], str | None] | None = None,
+    most: int = 1000,
+) -> tuple[Path, ...]:
+    """Write ``index.html``, and where there are more than ``most`` models the pages ``index-1.html``, … beside it.
+
+    With several pages the first counts all models, shows those that have an error, are unbounded or unknown, as many
+    as fit a page, and links to the others, which hold all models in their order. No more than two pages of rows are
+    in memory.
+
+    Parameters
+    ----------
+    folder
+        Where the files go; pages of an earlier run are removed.
+    rows, run, name
+        As in :func:`render_index`; rows are gone through once.
+    page_of
+        Of the file name in a row's ``details``, where that model's page is.
+    most
+        Models on a page.
+
+    Returns
+    -------
+    tuple of Path
+        The files, ``index.html`` first.
+    """
+    place = Path(folder)
+    for old in place.glob("index-*.html"):
+        old.unlink()
+    counts: Counter[str] = Counter()
+    failed = 0
+    trouble: list[dict[str, Any]] = []
+    files: list[tuple[Path, str]] = []
+    shown = (_row(clean(row), page_of or _nowhere) for row in rows)
+    first = list(itertools.islice(shown, most))
+    more = next(shown, None)
+    if more is None:
+        index = place / "index.html"
+        counted = _counts(row["word"] for row in first)
+        text = _page(first, counted, len(first), sum(r["failed"] for r in first), run, name)
+        index.write_text(text, encoding="utf-8")
+        return (index,)
+    source = itertools.chain(first, [more], shown)
+    while page := list(itertools.islice(source, most)):
+        counts.update(row["word"] for row in page)
+        failed += sum(row["failed"] for row in page)
+        trouble += [r for r in page if r["failed"] or r["word"] != "bounded"][: most - len(trouble)]
+        target = place / f"index-{len(files) + 1}.html"
+        label = f"{page[0]['path']} … {page[-1]['path']}"
+        counted = _counts(row["word"] for row in page)
+        back = [("index.html", "all models")]
+        shown_as = f"{name}, page {len(files) + 1}"
+        text = _page(page, counted, len(page), sum(r["failed"] for r in page), run, shown_as, back)
+        target.write_text(text, encoding="utf-8")
+        files.append((target, label))
+    every = {word: counts[word] for word in _WORDS.values()}
+    links = [(file.name, label) for file, label in files]
+    index = place / "index.html"
+    index.write_text(_page(trouble, every, sum(counts.values()), failed, run, name, links), encoding="utf-8")
+    return (index, *(file for file, _ in files))
+
+
+def _nowhere(details: str) -> str | None:
+    return None
+
+
+def _page(
+    shown: Sequence[Mapping[str, Any]],
+    counts: Mapping[str, int],
+    total: int,
+    failed: int,
+    run: Mapping[str, Any] | None,
+    name: str,
+    links: Sequence[tuple[str, str]] = (),
+) -> str:
     source, script_hash = script("index.js")
     about = clean(dict((run or {}).get("provenance") or {}))
     page: str = environment().get_template("index.html.j2").render(
         name=clean(name) or "checkpoints",
         rows=shown,
+        total=total,
+        links=links,
         counts=counts,
-        with_errors=sum(row["failed"] for row in shown),
+        with_errors=failed,
         has_range=any(row["range"] for row in shown),
         has_certificate=any(row["certified"] for row in shown),
         provenance=provenance_rows(about),
@@ -75,7 +165,7 @@ def render_index(
     return page
 
 
-def print_index(rows: Sequence[Mapping[str, Any]], console: Console | None = None, *, most: int = 20) -> None:
+def print_index(rows: Iterable[Mapping[str, Any]], console: Console | None = None, *, most: int = 20) -> None:
     """Print how many models came out how, and those that failed or are unbounded.
 
     Parameters
@@ -93,31 +183,38 @@ def print_index(rows: Sequence[Mapping[str, Any]], console: Console | None = Non
     1 models: 1 bounded, 0 unbounded, 0 unknown, 0 error
     """
     page = Page(Console(highlight=False) if console is None else console)
-    shown = [_row(clean(row), {}) for row in rows]
-    counts = _counts(shown)
-    head = Text(f"{len(shown):,} models: ")
-    for i, (word, count) in enumerate(counts.items()):
-        head.append(", " if i else "").append(f"{count:,} {word}", style=_STYLES[word] if count else "dim")
+    counts: Counter[str] = Counter()
+    kinds: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
+        word: ([], [0]) for word in ("error", "unbounded", "unknown")
+    }
+    for row in (_row(clean(row), _nowhere) for row in rows):
+        counts[row["word"]] += 1
+        kind = "error" if row["failed"] else row["word"]
+        if kind in kinds:
+            named, count = kinds[kind]
+            count[0] += 1
+            named += [row][: most - len(named)]
+    head = Text(f"{sum(counts.values()):,} models: ")
+    for i, word in enumerate(_WORDS.values()):
+        style = _STYLES[word] if counts[word] else "dim"
+        head.append(", " if i else "").append(f"{counts[word]:,} {word}", style=style)
     page.put("", head)
-    for word, wanted in (
-        ("error", [r for r in shown if r["failed"]]),
-        ("unbounded", [r for r in shown if r["word"] == "unbounded" and not r["failed"]]),
-        ("unknown", [r for r in shown if r["word"] == "unknown" and not r["failed"]]),
-    ):
-        for i, row in enumerate(wanted[:most]):
+    for word, (named, count) in kinds.items():
+        for i, row in enumerate(named):
             text = Text(row["path"], style="bold").append(
                 f"  {row['trouble'] or row['said']}", style="not bold"
             )
             page.put(word.capitalize() if i == 0 else " ", text, 0, i == 0)
-        if len(wanted) > most:
-            page.put(" ", Text(f"and {len(wanted) - most:,} more"))
+        if count[0] > most:
+            page.put(" ", Text(f"and {count[0] - most:,} more"))
 
 
-def _counts(shown: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    return {word: sum(row["word"] == word for row in shown) for word in _WORDS.values()}
+def _counts(words: Iterable[str]) -> dict[str, int]:
+    found = Counter(words)
+    return {word: found[word] for word in _WORDS.values()}
 
 
-def _row(row: Mapping[str, Any], pages: Mapping[str, str]) -> dict[str, Any]:
+def _row(row: Mapping[str, Any], page_of: Callable[[str], str | None]) -> dict[str, Any]:
     word = _WORDS[row.get("verdict") or "ERROR"]
     low, high = row.get("low"), row.get("high")
     proved = low is not None and high is not None
@@ -126,7 +223,7 @@ def _row(row: Mapping[str, Any], pages: Mapping[str, str]) -> dict[str, Any]:
     trouble = f"{failed} ({row.get('stage')}): {row.get('message')}" if failed else ""
     return {
         "path": row["path"],
-        "page": _link(pages.get(row.get("details") or "")),
+        "page": _link(page_of(row.get("details") or "")),
         "word": word,
         "rank": _RANK[word],
         "failed": bool(failed),

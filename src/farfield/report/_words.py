@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
+
+from farfield._text import clean
 
 __all__ = [
     "AuditData",
@@ -42,39 +43,8 @@ AuditData: TypeAlias = Mapping[str, Any]
 """What ``Audit.to_dict()`` returns."""
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_DIRECTION_MARKS = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _LONGEST_PATH = 8
 _SYMBOL = re.compile(r"\bs\d+\b")
-
-
-def clean(value: Any) -> Any:
-    r"""The same data with control and direction-changing characters spelled out.
-
-    Names of modules come from whoever wrote the model: they may hold terminal escapes or characters that reorder the
-    text around them. Markup is the renderers' own business; here only what no renderer should pass on is replaced.
-
-    Examples
-    --------
-    >>> clean({"name": "a\x1b[31mb"})
-    {'name': 'a\\x1b[31mb'}
-    """
-    if isinstance(value, str):
-        if value.isascii() and value.isprintable():
-            return value
-        return "".join(_visible(c) for c in value)
-    if isinstance(value, Mapping):
-        return {str(clean(k)): clean(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [clean(v) for v in value]
-    return value
-
-
-def _visible(character: str) -> str:
-    if character in "\n\r\t":
-        return " "
-    if character in _DIRECTION_MARKS or unicodedata.category(character) in ("Cc", "Cs"):
-        return ascii(character)[1:-1]
-    return character
 
 
 def listed(words: Sequence[str], most: int = 4) -> str:
