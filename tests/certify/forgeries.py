@@ -304,16 +304,11 @@ def _other(case: Case, kind: str, data: Data, rng: random.Random) -> Program | N
         weights = [p for p in model.parameters() if p.ndim == 2]
         weights[-1].mul_(rng.choice([1.5, 3.0, 10.0]))
     else:
-        model = rng.choice(
-            [
-                c.model
-                for c in cases()
-                if c is not case and c.program.inputs[0].shape == case.program.inputs[0].shape
-            ]
-            or [None]
-        )  # type: ignore[list-item]
-        if model is None:
+        shape = case.program.inputs[0].shape
+        others = [c.model for c in cases() if c is not case and c.program.inputs[0].shape == shape]
+        if not others:
             return None
+        model = rng.choice(others)
     program = capture(model, torch.zeros(1, dim, dtype=DOUBLE), dynamic_batch=False)
     values = model(inputs(dim)).reshape(4000, -1)
     size = values.shape[1]
@@ -330,8 +325,8 @@ def accepted(program: Program, data: Data) -> bool:
     try:
         return check_program(program, data)
     except CertificateError as error:
-        refusal = str(error)
-    assert "TypeCheckError" not in refusal, "a refusal, not a fault of the checker's own"
+        reason = str(error)
+    assert "TypeCheckError" not in reason  # a refusal, not a fault of the checker's own
     return False
 
 

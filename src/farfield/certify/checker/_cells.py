@@ -62,7 +62,11 @@ class Slopes:
     def better(self, other: Slopes) -> Slopes:
         """Entry by entry the one that leaves less open; what follows the axes is not open."""
         keep = ~(other.start.rad + other.slope.rad.sum(0) < self.start.rad + self.slope.rad.sum(0))
-        pick = lambda a, b: np.where(keep, a, b)  # noqa: E731
+
+        def pick(a: Array, b: Array) -> Array:
+            made: Array = np.where(keep, a, b)
+            return made
+
         return Slopes(
             MidRad(pick(self.start.mid, other.start.mid), pick(self.start.rad, other.start.rad)),
             MidRad(pick(self.slope.mid, other.slope.mid), pick(self.slope.rad, other.slope.rad)),

@@ -129,7 +129,8 @@ class Ranges:
             lost = next(
                 (self.reasons[n] for n in node.operands if n in self.reasons and self.get(n) is None), None
             )
-            self.reasons.setdefault(node.name, lost or f"{node.op} ({node.name}) yet")
+            source = self.program.node(node.operands[0]) if node.op == "getitem" else node
+            self.reasons.setdefault(node.name, lost or f"{source.op} ({source.name}) yet")
             return None
         if not isinstance(made[0], np.ndarray):
             return made
