@@ -2,7 +2,7 @@
 
 Holds: interval propagation, branch and bound over cells, the quadratic dual, the search for what is attained,
 certificates, their checker, and a penalty that trains a network into a range.
-May import: errors, gaussian, graph, growth, nn, _callable_module, _provenance, _regular_file, _typing.
+May import: errors, gaussian, graph, growth, nn, _callable_module, _provenance, _regular_file, _text, _typing.
 Never: renders.
 """
 

@@ -2,7 +2,7 @@
 
 Holds: parsing and printing.
 May import: audit, certify, data, engine, errors, gaussian, graph, kernels, lnnet, ntk, papers, report, _regular_file,
-_target; each import stands inside its command, so that ``--help`` is quick.
+_target, _text; each import stands inside its command, so that ``--help`` is quick.
 Never: computes; stdout is data, stderr is talk; exit 0 fine, 1 findings, 2 usage, 3 internal error.
 """
 

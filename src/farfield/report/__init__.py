@@ -2,7 +2,7 @@
 
 Holds: figures and tables as data, audits and certificates as HTML, SARIF and terminal text, and what renders them
 (matplotlib, jinja2, rich).
-May import: errors, lnnet; matplotlib in one place.
+May import: errors, lnnet, _text; matplotlib in one place.
 Never: computes a result.
 """
 
