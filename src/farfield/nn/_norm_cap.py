@@ -93,8 +93,11 @@ class NormCap(nn.Module):
 
     def excess(self, z: Tensor) -> Tensor:
         """‖w ⊙ (z − c)‖ / R, one number for each place that the axes leave; at most 1 inside, ∞ for NaN."""
-        _, size = self._polar(torch.where(torch.isnan(z), float("inf"), z), self.center.to(z.dtype))
-        return (size / self.radius.to(z.dtype)).squeeze(self.axes)
+        center = self.center.to(z.dtype)
+        missing = torch.isnan(z)
+        _, size = self._polar(torch.where(missing, center, z), center)
+        found = (size / self.radius.to(z.dtype)).squeeze(self.axes)
+        return torch.where(missing.any(self.axes), float("inf"), found)
 
     def extra_repr(self) -> str:
         """What print shows."""
