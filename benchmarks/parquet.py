@@ -139,7 +139,7 @@ def measure(where: engine.Engine, rows: int, landmarks: int, data: Path, seconds
     with Memory() as memory:
         start = time.perf_counter()
         regression.stream_parquet(
-            model, files, COLUMNS, "y", engine=where, rows=GROUP, resume=sums, progress=progress
+            model, files, COLUMNS, "y", engine=where, rows=GROUP, checkpoint=sums, progress=progress
         )
         spent = time.perf_counter() - start
         f = model.solve(noise=1e-2)

@@ -152,7 +152,7 @@ class Pieces:
         landmarks = torch.randn(LANDMARKS, D, generator=generator, dtype=torch.float64)
         model = regression.Nystrom(KernelOfPieces(log, poisoned), landmarks)
         regression.stream_parquet(
-            model, files, COLUMNS, "y", engine=where, rows=PIECE, resume=self.folder / "sums"
+            model, files, COLUMNS, "y", engine=where, rows=PIECE, checkpoint=self.folder / "sums"
         )
         return model.solve(noise=1e-2).weights
 

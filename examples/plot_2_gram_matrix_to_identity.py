@@ -24,8 +24,8 @@ from farfield.geometry import (
     mean_field_gaps,
     mean_field_step,
     normalized_gram,
-    predict_gap,
 )
+from farfield.geometry.bounds import predict_gap
 from farfield.nn import MLP, Project
 
 draw = torch.Generator().manual_seed(0)
@@ -103,7 +103,7 @@ axes.legend(frameon=False)
 # ---------
 #
 # P2 proves that in the end the gap falls at least by a factor of 1/β a layer. Small correlations shrink by 2 − β and
-# the gap is quadratic in them, so the true rate is (2−β)². :func:`~farfield.geometry.predict_gap` returns
+# the gap is quadratic in them, so the true rate is (2−β)². :func:`~farfield.geometry.bounds.predict_gap` returns
 # both beside the exact curve.
 
 prediction = predict_gap(gram(x), "relu", 40)

@@ -11,6 +11,8 @@ logger = logging.getLogger(__name__)
 PACKAGES = (
     "farfield.gaussian",
     "farfield.geometry",
+    "farfield.geometry.bounds",
+    "farfield.geometry.spectrum",
     "farfield.engine",
     "farfield.data",
     "farfield.nn",

@@ -36,7 +36,7 @@ landmarks = regression.landmarks(kernel, sample, given.landmarks, method="unifor
 with engine.ray() as cluster, engine.bar("rows") as bar:
     model = regression.Nystrom(kernel, landmarks)
     regression.stream_parquet(
-        model, files, columns, "y", engine=cluster, resume=given.out / "sums", progress=bar
+        model, files, columns, "y", engine=cluster, checkpoint=given.out / "sums", progress=bar
     )
     fit = model.solve(noise=1e-2)
     parts = regression.predict_parquet(fit, files, columns, given.out / "predictions", engine=cluster)

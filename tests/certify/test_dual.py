@@ -17,7 +17,6 @@ from farfield.certify._payload import dual_payload, restore
 from farfield.certify._problem import build_problem
 from farfield.certify._proof import prove
 from farfield.certify._rounding import positive_definite, spectral_bound
-from farfield.certify._scalar import scalar, scalar_names
 from farfield.certify.intervals import propagate
 from farfield.graph import capture
 
@@ -161,34 +160,6 @@ def test_search_tightens_and_the_payload_is_the_proof():
     stored = json.loads(json.dumps(dual_payload(net, problem, proof, 0, 1)))
     again = prove(problem, goal, restore(net, problem, stored), 0)
     assert math.isclose(again.bound, proof.bound, rel_tol=1e-12)
-
-
-@pytest.mark.parametrize("op", scalar_names())
-def test_slope_curvature_and_half_planes(op):
-    s = scalar(op, {})
-    z = torch.linspace(-40.0, 40.0, 1_000_001, dtype=torch.float64)
-    y = s.function(z)
-    step = float(z[1] - z[0])
-    away = torch.ones_like(z[1:-1], dtype=torch.bool)
-    for kink in s.kinks:
-        away &= (z[1:-1] - kink).abs() > 2 * step
-    first = (y[1:] - y[:-1]) / step
-    second = (y[2:] - 2 * y[1:-1] + y[:-2])[away] / step**2
-    assert float(first.abs().max()) <= s.slope + 1e-8
-    assert float(second.abs().max()) <= s.curvature + 2e-4
-    for a, b, c in s.forms:
-        assert float((a * y + b * z + c).min()) >= -1e-12
-    if s.pieces:
-        for (slope, shift), (lo, hi) in zip(
-            s.pieces, zip((-40.0, *s.kinks), (*s.kinks, 40.0), strict=True), strict=True
-        ):
-            inside = (z >= lo) & (z <= hi)
-            assert torch.allclose(y[inside], slope * z[inside] + shift, atol=1e-12)
-    low, high = s.image(*torch.tensor([[-2.0, -0.5, 0.3], [-1.0, 2.0, 5.0]], dtype=torch.float64))
-    for i, (a, b) in enumerate(((-2.0, -1.0), (-0.5, 2.0), (0.3, 5.0))):
-        part = s.function(torch.linspace(a, b, 5001, dtype=torch.float64))
-        assert float(low[i]) <= float(part.min())
-        assert float(part.max()) <= float(high[i])
 
 
 def test_spectral_bound_is_above_the_norm_and_near():

@@ -116,7 +116,7 @@ def test_integers_and_a_singular_kernel(folder):
 
 def test_files(folder):
     x = data(folder).float()
-    options = ("--data", "x.npy", "--out", "kernel.npy", "--resume", "tiles", "--plot", "figure.png")
+    options = ("--data", "x.npy", "--out", "kernel.npy", "--checkpoint", "tiles", "--plot", "figure.png")
     code, out, err = run("ntk_command_models:net", *options, "--json")
     assert code == 0, err
     assert "values" not in json.loads(out)

@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 
 from farfield.errors import InvalidValueError
 from farfield.gaussian import activation, activation_names, isometry_strength
-from farfield.geometry import (
+from farfield.geometry import isometry_gap, lyapunov, mean_field_gaps, mean_field_step
+from farfield.geometry.bounds import (
     correlation_contraction,
     gap_bound_from_lyapunov,
-    isometry_gap,
-    lyapunov,
     lyapunov_bound_from_isometry,
-    mean_field_gaps,
-    mean_field_step,
     theorem4_bound,
     theorem4_depth,
 )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farfield.errors import InvalidValueError
-from farfield.geometry import lanczos
+from farfield.geometry.spectrum import lanczos
 
 
 def generator(seed=0):

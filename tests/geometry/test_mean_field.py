@@ -12,15 +12,8 @@ from torch import Tensor
 
 from farfield.errors import InvalidValueError
 from farfield.gaussian import activation_names, dual, isometry_strength, mean_reduced_dual, moments
-from farfield.geometry import (
-    gram,
-    isometry_gap,
-    mean_field_gaps,
-    mean_field_step,
-    normalized_gram,
-    predict_gap,
-    theorem4_bound,
-)
+from farfield.geometry import gram, isometry_gap, mean_field_gaps, mean_field_step, normalized_gram
+from farfield.geometry.bounds import predict_gap, theorem4_bound
 from farfield.nn import MLP
 from gram_samples import features, generator, near_duplicates, unit_grams, weakly_correlated
 from shape_checking import as_users_run_it

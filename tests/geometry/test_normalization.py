@@ -9,16 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from farfield.errors import InvalidValueError
-from farfield.geometry import (
-    corollary2_bound,
-    corollary3_bound,
-    gram,
-    isometry,
-    isometry_gap,
-    normalization_gain,
-    normalized_gram,
-    theorem1_bound,
-)
+from farfield.geometry import gram, isometry, isometry_gap, normalization_gain, normalized_gram
+from farfield.geometry.bounds import corollary2_bound, corollary3_bound, theorem1_bound
 from farfield.nn import Center, LayerNorm, Project
 from gram_samples import features, unit_grams
 

@@ -6,6 +6,7 @@ import functools
 import pytest
 import torch
 
+from farfield.gaussian import scalar_function, scalar_function_names
 from farfield.graph import Node, compute_node, describe, linear_part, operator, operator_names, operators
 from graph.support import raw_program
 from graph.test_operators import Examples
@@ -138,6 +139,13 @@ def check_norm(node, tensors, facts):
     torch.testing.assert_close(compute_node(node, tensors, {}, torch.float64), value, rtol=1e-9, atol=1e-9)
 
 
+def check_scalar(node, tensors, facts):
+    """The function of one number is what the operator does to every entry."""
+    x = torch.linspace(-30, 30, 6001, dtype=torch.float64)
+    value = compute_node(node, [x], {}, torch.float64)
+    torch.testing.assert_close(facts.scalar(x), value, rtol=1e-13, atol=1e-13)
+
+
 @pytest.mark.parametrize("name", operator_names())
 def test_facts_hold(name):
     for node, tensors in calls(name):
@@ -155,6 +163,8 @@ def test_facts_hold(name):
             check_entrywise(node, tensors, facts)
         if facts.norm is not None:
             check_norm(node, tensors, facts)
+        if facts.scalar is not None:
+            check_scalar(node, tensors, facts)
         if facts.positive:
             assert bool((run(node, tensors) > 0).all())
 
@@ -184,6 +194,21 @@ def test_a_falling_function_is_not_called_rising():
     node, tensors = calls("neg")[0]
     with pytest.raises(AssertionError):
         check_monotone(node, tensors, dataclasses.replace(describe(node), monotone=(1,)))
+
+
+@pytest.mark.parametrize("name", scalar_function_names())
+def test_every_scalar_function_belongs_to_an_operator(name):
+    needed = {"threshold": {"threshold": 0.3, "value": -0.5}}.get(name, {})
+    facts = describe(Node("y", name, inputs=("x",), attributes=needed))
+    assert facts.scalar is scalar_function(name, needed)
+    assert (facts.monotone, facts.positive) == ((facts.scalar.monotone,), facts.scalar.positive)
+
+
+def test_another_function_is_not_taken_for_it():
+    node, tensors = calls("gelu")[0]
+    other = dataclasses.replace(describe(node), scalar=scalar_function("silu"))
+    with pytest.raises(AssertionError):
+        check_scalar(node, tensors, other)
 
 
 def test_what_a_mode_changes():

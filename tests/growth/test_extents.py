@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
+from farfield.gaussian import scalar_function, scalar_function_names
 from farfield.growth import Kind
 from farfield.growth._extent import (
     Extent,
@@ -26,9 +27,8 @@ from farfield.growth._extent import (
     stretch,
 )
 from farfield.growth._growth import growth_of
-from farfield.growth._profile import profile, profile_names
 from farfield.growth._rate import BOUNDED, CONSTANT, EXPONENTIAL, LINEAR, LOGARITHMIC, SINGULAR, Level, Rate
-from farfield.growth.rules.activation import profiled
+from farfield.growth.rules.activation import apply_scalar
 from farfield.growth.rules.arithmetic import larger, raised, smaller
 from farfield.growth.rules.transcendental import exponential, logarithm, rooted
 
@@ -111,44 +111,20 @@ def test_one_value_stays_inside(box: Box, number: float, count: int) -> None:
 ATTRIBUTES = {"threshold": {"threshold": 0.3, "value": -0.5}}
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", scalar_function_names())
 @given(box=boxes)
-def test_profiles_contain_their_function(name: str, box: Box) -> None:
+def test_scalar_functions_contain_their_values(name: str, box: Box) -> None:
     a, xs = opened(box)
-    shape = profile(name, ATTRIBUTES.get(name, {}))
-    image = profiled(shape, a, "n")
+    f = scalar_function(name, ATTRIBUTES.get(name, {}))
+    assert f is not None
+    image = apply_scalar(f, a, "n")
     for x in xs:
-        assert holds(image, shape(x)), (name, x, image)
-
-
-@pytest.mark.parametrize("name", profile_names())
-def test_profiles_have_the_tails_they_claim(name: str) -> None:
-    shape = profile(name, ATTRIBUTES.get(name, {}))
-    for tail, sign in ((shape.right, 1.0), (shape.left, -1.0)):
-        for size in (1e3, 1e6):
-            line = tail.slope * sign * size + tail.offset
-            allowed = {"exact": 1e-9, "flat": 1e-9, "algebraic": 2.0 / size, "bounded": 1.0}[tail.remainder]
-            assert abs(shape(sign * size) - line) <= allowed + 1e-12 * size, (name, sign, size)
-
-
-@pytest.mark.parametrize("name", profile_names())
-def test_profiles_have_the_range_they_claim(name: str) -> None:
-    shape = profile(name, ATTRIBUTES.get(name, {}))
-    grid = torch.cat([torch.linspace(-30, 30, 60_001), torch.tensor([-1e4, 1e4])]).to(torch.float64)
-    values = shape.function(grid)
-    assert float(values.min()) >= shape.lo - 1e-12
-    assert float(values.max()) <= shape.hi + 1e-12
-
-
-def test_a_range_too_small_is_caught() -> None:
-    """The oracle above fails for a minimum of GELU that is not low enough."""
-    values = torch.nn.functional.gelu(torch.linspace(-30, 30, 60_001, dtype=torch.float64))
-    assert float(values.min()) < -0.1699
+        assert holds(image, float(f(torch.tensor(x, dtype=torch.float64)))), (name, x, image)
 
 
 def test_sides_are_kept_apart() -> None:
     x = Extent(LINEAR, LINEAR)
-    gate = profiled(profile("relu", {}), x, "n")
+    gate = apply_scalar(scalar_function("relu"), x, "n")
     assert (gate.lower, gate.upper) == (BOUNDED, LINEAR)
     assert exponential(negate(gate)).bounded
     assert not exponential(gate).bounded
@@ -167,7 +143,7 @@ def test_a_zero_factor_removes_growth() -> None:
 def test_poles_and_doubts_are_told_apart() -> None:
     x = Extent(LINEAR, LINEAR)
     assert reciprocal(x, "n").doubts
-    above = reciprocal(profiled(profile("relu", {}), x, "n"), "n")
+    above = reciprocal(apply_scalar(scalar_function("relu"), x, "n"), "n")
     assert above.upper == SINGULAR
     assert above.lower == BOUNDED
     assert not above.doubts
@@ -175,8 +151,8 @@ def test_poles_and_doubts_are_told_apart() -> None:
     assert growth_of(above).reason == Reason(
         "n", "the denominator is only known to lie in [0, inf] and can vanish"
     )
-    assert profiled(profile("sigmoid", {}), above, "n").bounded
-    assert multiply(above, profiled(profile("relu", {}), x, "n"), "n").doubts
+    assert apply_scalar(scalar_function("sigmoid"), above, "n").bounded
+    assert multiply(above, apply_scalar(scalar_function("relu"), x, "n"), "n").doubts
     assert logarithm(x, "n").doubts
     assert logarithm(shift(square(x), 1.0), "n").upper == LOGARITHMIC
     assert not reciprocal(shift(square(x), 1.0), "n").doubts

@@ -27,9 +27,9 @@ NETWORKS = [
     {"layer_norm": "first"},
     {"layer_norm": None},
     {"layer_norm": [1], "depth": 3},
-    {"layer_norm": "last", "placement": "post"},
+    {"layer_norm": "last", "order": "post"},
     {"layer_norm": "every", "activation": "gelu"},
-    {"layer_norm": "every", "placement": "post", "norm": "rms", "activation": "abs"},
+    {"layer_norm": "every", "order": "post", "norm": "rms", "activation": "abs"},
 ]
 
 

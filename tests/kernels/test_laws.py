@@ -30,7 +30,7 @@ def networks(draw: st.DrawFn, names: tuple[str, ...] = NAMES) -> dict[str, objec
         "depth": depth,
         "activation": name,
         "layer_norm": "first" if place == "second" and depth == 1 else place,
-        "placement": draw(st.sampled_from(("pre", "post"))),
+        "order": draw(st.sampled_from(("pre", "post"))),
         "norm": draw(st.sampled_from(("layer", "rms"))),
         "weight_var": draw(st.sampled_from((0.5, 1.0, 2.0))),
         "bias_var": draw(st.sampled_from((0.0, 1e-4, 0.1, 3.0))),
@@ -243,10 +243,11 @@ def test_into_a_memory_map(tmp_path):
         k.ntk(x[None], out=rectangle)
 
 
-def test_goes_on_where_it_was(tmp_path):
+@pytest.mark.parametrize("named", [True, False], ids=["Checkpoint", "folder"])
+def test_goes_on_where_it_was(named, tmp_path):
     x = torch.randn(600, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     k = kernels.mlp(depth=2, layer_norm="first", bias_var=0.1)
-    checkpoint = Checkpoint(tmp_path, fingerprint("ntk", x))
+    checkpoint = Checkpoint(tmp_path, fingerprint("ntk", x)) if named else tmp_path
 
     def stop(done: int, total: int) -> None:
         if done == 3:
@@ -260,6 +261,14 @@ def test_goes_on_where_it_was(tmp_path):
     matrix = k.ntk(x, checkpoint=checkpoint, progress=lambda done, total: seen.append(total))
     assert set(seen) == {6}
     assert torch.equal(matrix, k.ntk(x))
+    if not named:  # the folder is known by kernel and inputs
+        for other in (
+            lambda: k.ntk(2 * x, checkpoint=tmp_path),
+            lambda: k.nngp(x, checkpoint=tmp_path),
+            lambda: kernels.mlp(depth=3, layer_norm="first", bias_var=0.1).ntk(x, checkpoint=tmp_path),
+        ):
+            with pytest.raises(InvalidValueError, match="another computation"):
+                other()
 
 
 @pytest.mark.parametrize("place", [None, "first", "second"])
@@ -355,7 +364,7 @@ def test_a_variance_changed_in_place_changes_the_kernel():
 def test_too_sharp_for_a_polynomial_goes_layer_by_layer():
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     for options in (
-        {"activation": "abs", "layer_norm": "every", "placement": "post", "depth": 40},
+        {"activation": "abs", "layer_norm": "every", "order": "post", "depth": 40},
         {"activation": "erf", "layer_norm": "first", "weight_var": 3.0, "depth": 30},
     ):
         k = kernels.mlp(bias_var=1e-6, **options)
@@ -372,7 +381,7 @@ def test_a_kernel_that_is_not_finite_says_so():
 
 def test_a_tangent_kernel_that_hardly_enters_is_compressed_too():
     """B(θ) is 1e-8 of A(θ) here, and was once their difference."""
-    k = kernels.mlp(depth=10, layer_norm="every", placement="post", bias_var=10.0)
+    k = kernels.mlp(depth=10, layer_norm="every", order="post", bias_var=10.0)
     assert k.table("ntk").error < 1e-12
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     assert _close(k.ntk(x), NetworkKernel(k.layers, compress=False).ntk(x), 1e-12)
@@ -422,7 +431,7 @@ def test_no_diagonal_exceeds_the_supremum(k, x, kind):
 @pytest.mark.parametrize("place", ["first", "second", "every"])
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_the_supremum_is_approached(name, place, order):
-    k = kernels.mlp(depth=3, activation=name, layer_norm=place, placement=order, bias_var=0.1)
+    k = kernels.mlp(depth=3, activation=name, layer_norm=place, order=order, bias_var=0.1)
     try:
         largest = k.sup_diagonal()
     except InvalidValueError:

@@ -399,7 +399,7 @@ def test_a_library_network_has_the_kernel_of_its_settings(place, order):
         weight_var=1.4,
     )  # fmt: skip
     where = None if place == "none" else place
-    k = kernels.mlp(depth=2, layer_norm=where, placement=order, weight_var=1.4, bias_var=0.1)
+    k = kernels.mlp(depth=2, layer_norm=where, order=order, weight_var=1.4, bias_var=0.1)
     for module in (net, nn.Sequential(nn.Identity(), net)):
         torch.testing.assert_close(from_module(module).ntk(X), k.ntk(X), rtol=1e-12, atol=1e-12)
 

@@ -31,7 +31,7 @@ def _analytic(name: str, place: str, order: str) -> tuple[Tensor, Tensor]:
         depth=DEPTHS.get(name, DEPTH),
         activation=name,
         layer_norm=_where(name, place),
-        placement=order,
+        order=order,
         weight_var=WEIGHT_VAR,
         bias_var=BIAS_VAR,
     )

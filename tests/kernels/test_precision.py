@@ -111,7 +111,7 @@ def _check(layers: tuple[kernels.Layer, ...], x: Tensor, rows: Tensor) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if c[1] < 50], ids=_name)
 def test_to_twelve_digits(case):
     name, depth, where, order, norm, bias, size = case
-    k = kernels.mlp(depth=depth, activation=name, layer_norm=where, placement=order, norm=norm, bias_var=bias)
+    k = kernels.mlp(depth=depth, activation=name, layer_norm=where, order=order, norm=norm, bias_var=bias)
     rows = hard_rows() * size
     _check(k.layers, rows[0], rows)
 
@@ -126,7 +126,7 @@ DEEP = [
 @pytest.mark.parametrize("case", DEEP, ids=_name)
 def test_at_depth_fifty(case):
     name, depth, where, order, norm, bias, size = case
-    k = kernels.mlp(depth=depth, activation=name, layer_norm=where, placement=order, norm=norm, bias_var=bias)
+    k = kernels.mlp(depth=depth, activation=name, layer_norm=where, order=order, norm=norm, bias_var=bias)
     rows = hard_rows() * size
     _check(k.layers, rows[0], rows)
 

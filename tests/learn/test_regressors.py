@@ -87,15 +87,16 @@ def test_pickles_predict_the_same(cls):
     X, y = problem()
     model = cls(activation="gelu").fit(X, y)
     again = pickle.loads(pickle.dumps(model))
-    assert np.array_equal(model.predict(X), again.predict(X)) and again.output_bound_ == model.output_bound_
+    assert np.array_equal(model.predict(X), again.predict(X)) and np.array_equal(
+        again.output_range_, model.output_range_
+    )
 
 
 @pytest.mark.parametrize("cls", ALL)
 def test_not_fitted_is_said(cls):
     for ask in (
         lambda m: m.predict([[1.0]]),
-        lambda m: m.output_bound([[1.0]]),
-        lambda m: m.output_bound_,
+        lambda m: m.output_range([[1.0]]),
         lambda m: m.output_range_,
     ):
         with pytest.raises(NotFittedError):
@@ -108,7 +109,7 @@ def test_in_a_pipeline_and_a_search():
         make_pipeline(PolynomialFeatures(2), NTKRegressor()), {"ntkregressor__depth": [1, 3]}, cv=3
     )
     search.fit(X, y)
-    assert search.best_score_ > 0 and np.isfinite(search.best_estimator_[-1].output_bound_)
+    assert search.best_score_ > 0 and np.isfinite(search.best_estimator_[-1].output_range_).all()
 
 
 # ------------------------------------------------------------------ values
@@ -155,9 +156,8 @@ def test_several_outputs_are_several_fits(cls):
     model = cls(**fixed).fit(X, y)
     parts = [cls(**fixed).fit(X, column) for column in y.T]
     np.testing.assert_allclose(model.predict(X), np.stack([p.predict(X) for p in parts], 1), rtol=1e-9)
-    np.testing.assert_allclose(model.output_bound_, [p.output_bound_ for p in parts], rtol=1e-6)
     np.testing.assert_allclose(model.output_range_, [p.output_range_ for p in parts], rtol=1e-6)
-    assert model.output_bound(X).shape == model.predict(X).shape == y.shape
+    assert model.output_range(X).shape == (*model.predict(X).shape, 2) == (*y.shape, 2)
     assert cls(**fixed).fit(X, y[:, :1]).predict(X).shape == (len(X), 1)
 
 
@@ -209,7 +209,7 @@ NETWORKS = [
     {},
     {"layer_norm": "second"},
     {"layer_norm": "every", "activation": "gelu"},
-    {"layer_norm": "last", "placement": "post", "depth": 3},
+    {"layer_norm": "last", "order": "post", "depth": 3},
     {"noise": 0.1, "bias_var": 1.0},
 ]
 
@@ -223,12 +223,12 @@ def test_no_prediction_exceeds_its_bound(cls, settings):
     Q = far(X)
     found = model.predict(Q)
     assert np.isfinite(found).all()
-    assert (np.abs(found) <= model.output_bound_).all()
-    assert (np.abs(found) <= model.output_bound(Q)).all()
-    assert (model.output_bound(Q) <= model.output_bound_ * (1 + 1e-9)).all()
     low, high = model.output_range_.T
     assert (low <= found).all() and (found <= high).all()
-    assert (np.abs(model.output_range_).max(-1) <= model.output_bound_ * (1 + 1e-12)).all()
+    here = np.moveaxis(model.output_range(Q), -1, 0)
+    assert (here[0] <= found).all() and (found <= here[1]).all()
+    spare = 1e-9 * (high - low)
+    assert (here[0] >= low - spare).all() and (here[1] <= high + spare).all()
 
 
 @given(
@@ -241,7 +241,8 @@ def test_no_prediction_exceeds_its_bound(cls, settings):
 def test_bounds_hold_for_random_problems(seed, n, d, noise):
     X, y = problem(n, d, seed=seed)
     model = NTKRegressor(noise=noise).fit(X, y)
-    assert np.abs(model.predict(far(X, seed))).max() <= model.output_bound_
+    found, (low, high) = model.predict(far(X, seed)), model.output_range_
+    assert low <= found.min() and found.max() <= high
 
 
 def test_the_bound_oracle_can_say_no():
@@ -251,7 +252,7 @@ def test_the_bound_oracle_can_say_no():
     model = NTKRegressor().fit(X, y)
     found = np.abs(model.predict(far(X))).max()
     inner = float(model.posterior_.output_bound())
-    assert found <= model.output_bound_
+    assert found <= np.abs(model.output_range_).max()
     assert found > model.target_scaling_.scale * inner, "the offset belongs to the bound"
     smallest = model.posterior_.smallest_eigenvalue().value
     printed = model.kernel_.sup_diagonal() * np.abs(standardised(y)).max() / (smallest * len(y))
@@ -266,7 +267,7 @@ def test_growth_without_a_norm(cls):
     """The bound is ∞, and predictions grow along each direction with the slope given, in the data's units."""
     X, y = problem()
     model = cls(layer_norm=None).fit(X, y)
-    assert model.output_bound_ == np.inf and np.isfinite(model.output_bound(X)).all()
+    assert model.output_range_.tolist() == [-np.inf, np.inf] and np.isfinite(model.output_range(X)).all()
     U = np.random.default_rng(1).normal(size=(6, 3)) * X.std(0)
     slopes = model.slope(U)
     np.testing.assert_allclose(
@@ -286,7 +287,7 @@ def test_nystrom_with_every_row_a_landmark_is_exact():
     assert len(model.landmarks_) == len(X)
     Q = far(X)
     np.testing.assert_allclose(model.predict(Q), exact.predict(Q), rtol=1e-5)
-    assert model.output_bound_ == pytest.approx(exact.output_bound_, rel=1e-3)
+    np.testing.assert_allclose(model.output_range_, exact.output_range_, rtol=1e-3)
 
 
 @pytest.mark.parametrize("selection", ["greedy", "uniform"])

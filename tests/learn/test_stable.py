@@ -26,7 +26,7 @@ SMALL = {
     "max_epochs": 40,
     "n_members": 2,
     "random_state": 0,
-    "certify_seconds": 0.4,
+    "time_budget": 0.4,
 }
 
 
@@ -72,7 +72,7 @@ def test_scikit_learns_own_checks(estimator, check):
 def test_no_prediction_leaves_the_bound(settings):
     X, y = problem()
     model = StableMLPRegressor(**SMALL, **settings).fit(X, y)
-    low, high = model.output_bound_
+    low, high = model.output_range_
     assert np.isfinite([low, high]).all() and low <= y.min() < y.max() <= high
     predictions = model.predict(far(X))
     assert np.isfinite(predictions).all()
@@ -88,7 +88,7 @@ def test_without_a_norm_nothing_is_promised():
     X, y = problem()
     for norm in (None, "batch"):
         model = StableMLPRegressor(**SMALL, norm=norm).fit(X, y)
-        assert model.output_bound_.tolist() == [-np.inf, np.inf]
+        assert model.output_range_.tolist() == [-np.inf, np.inf]
         report = model.far_field_report_
         assert report.verdict == "UNBOUNDED" and report.largest_slope[0] > 0
         assert np.ptp(model.predict(far(X)[:-150])) > 1e7
@@ -99,7 +99,7 @@ def test_without_a_norm_nothing_is_promised():
 def test_the_bound_is_about_the_fitted_weights():
     X, y = problem()
     model = StableMLPRegressor(**SMALL).fit(X, y)
-    wide = model.output_bound_
+    wide = model.output_range_
     for member in model.members_:  # twice the readout, without asking for the bound again
         member[-1].weight.data *= 1e4
     predictions = model.predict(far(X))
@@ -109,9 +109,9 @@ def test_the_bound_is_about_the_fitted_weights():
 def test_more_time_never_widens_the_bound():
     X, y = problem()
     model = StableMLPRegressor(**SMALL).fit(X, y)
-    before = model.output_bound_
+    before = model.output_range_
     model.certificates(time_budget=2.0)
-    after = model.output_bound_
+    after = model.output_range_
     assert before[0] <= after[0] < after[1] <= before[1]
 
 
@@ -119,17 +119,17 @@ def test_outputs_each_with_its_range():
     X, y = problem(outputs=2)
     ranges = [(0.0, 100.0), (300.0, 700.0)]
     model = StableMLPRegressor(**SMALL, certified_range=ranges).fit(X, y)
-    np.testing.assert_array_equal(model.output_bound_, ranges)
+    np.testing.assert_array_equal(model.output_range_, ranges)
     predictions = model.predict(far(X))
     assert predictions.shape == (len(far(X)), 2)
-    assert (predictions >= model.output_bound_[:, 0]).all() and (
-        predictions <= model.output_bound_[:, 1]
+    assert (predictions >= model.output_range_[:, 0]).all() and (
+        predictions <= model.output_range_[:, 1]
     ).all()
-    assert len(model.far_field_report_.output_bound) == 2
+    assert len(model.far_field_report_.output_range) == 2
     free = StableMLPRegressor(**SMALL).fit(X, y)
-    assert free.output_bound_.shape == (2, 2)
+    assert free.output_range_.shape == (2, 2)
     predictions = free.predict(far(X))
-    assert (predictions >= free.output_bound_[:, 0]).all() and (predictions <= free.output_bound_[:, 1]).all()
+    assert (predictions >= free.output_range_[:, 0]).all() and (predictions <= free.output_range_[:, 1]).all()
 
 
 def test_a_wide_range_costs_no_accuracy():
@@ -187,16 +187,16 @@ def test_the_report_is_plain_data_and_reads_well():
     assert json.loads(json.dumps(report.to_dict()))["verdict"] == "BOUNDED"
     text = str(report)
     assert "not the same as correct" in text and "targets were in [4" in text and "radius   1e+08" in text
-    (low, high), seen = report.output_bound[0], np.array(report.seen)
+    (low, high), seen = report.output_range[0], np.array(report.seen)
     assert low <= seen.min() and seen.max() <= high
 
 
 def test_another_fit_forgets_the_first():
     X, y = problem()
     model = StableMLPRegressor(**SMALL).fit(X, y)
-    first = model.output_bound_, model.far_field_report_, model.horizon_
+    first = model.output_range_, model.far_field_report_, model.horizon_
     model.fit(X, 1000.0 * y)
-    assert model.output_bound_[1] > 100 * first[0][1] / 10
+    assert model.output_range_[1] > 100 * first[0][1] / 10
     assert model.far_field_report_ is not first[1] and model.horizon_ is not first[2]
 
 
@@ -253,10 +253,10 @@ def test_data_frames_in():
 def test_pickles_with_what_it_has_proved():
     X, y = problem()
     model = StableMLPRegressor(**SMALL).fit(X, y)
-    bound = model.output_bound_
+    bound = model.output_range_
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
-    np.testing.assert_array_equal(again.output_bound_, bound)
+    np.testing.assert_array_equal(again.output_range_, bound)
 
 
 def test_weights_are_ratios():
@@ -279,7 +279,7 @@ def test_a_diverging_training_says_so():
 
 def test_before_fit():
     for model in (StableMLPRegressor(), StableMLPClassifier()):
-        for use in (lambda m: m.output_bound_, lambda m: m.module_, lambda m: m.far_field_report_):
+        for use in (lambda m: m.output_range_, lambda m: m.module_, lambda m: m.far_field_report_):
             with pytest.raises(NotFittedError):
                 use(model)
 
@@ -298,7 +298,7 @@ def test_confidence_has_a_ceiling_for_every_input():
     model = StableMLPClassifier(**{**SMALL, "max_epochs": 100}).fit(X, labels(X))
     assert model.score(X, labels(X)) > 0.9
     p = model.predict_proba(far(X))
-    bound = model.output_bound_
+    bound = model.output_range_
     assert bound.shape == (3, 2)
     assert (p >= bound[:, 0]).all() and (p <= bound[:, 1]).all()
     np.testing.assert_allclose(p.sum(1), 1.0, rtol=1e-12)
@@ -310,9 +310,9 @@ def test_a_range_of_logits_is_a_ceiling():
     y = X[:, 0] > 5.0
     model = StableMLPClassifier(**{**SMALL, "max_epochs": 150}, certified_range=(-2.0, 2.0)).fit(X, y)
     ceiling = 1 / (1 + np.exp(-4.0))
-    np.testing.assert_allclose(model.output_bound_, [[1 - ceiling, ceiling]] * 2, atol=1e-11)
+    np.testing.assert_allclose(model.output_range_, [[1 - ceiling, ceiling]] * 2, atol=1e-11)
     p = model.predict_proba(far(X))
-    assert 0.9 < p.max() <= model.output_bound_.max()
+    assert 0.9 < p.max() <= model.output_range_.max()
     with pytest.raises(InvalidValueError, match="of the logits"):
         StableMLPClassifier(certified_range=(2.0, -2.0)).fit(X, y)
 
@@ -320,7 +320,7 @@ def test_a_range_of_logits_is_a_ceiling():
 def test_without_a_norm_confidence_reaches_one():
     X, _ = problem(200)
     model = StableMLPClassifier(**SMALL, norm=None).fit(X, labels(X))
-    np.testing.assert_array_equal(model.output_bound_, [[0.0, 1.0]] * 3)
+    np.testing.assert_array_equal(model.output_range_, [[0.0, 1.0]] * 3)
     assert model.predict_proba(1e6 * X).max() == 1.0
 
 
@@ -365,7 +365,7 @@ def test_where_a_norm_sees_large_equal_entries(norm, widths):
     model = StableMLPRegressor(**settings, norm=norm).fit(X, X[:, 0])
     weight = model.members_[0][0].weight.detach().numpy()
     u = np.linalg.pinv(weight) @ np.ones(len(weight))
-    low, high = model.output_bound_
+    low, high = model.output_range_
     for size in (1e6, 1e12, 1e14, 1e16, 1e20, 1e49, 1e60, 1e200):
         rays = draw.uniform(1.0, 2.0, size=(500, 1)) * draw.choice([-1.0, 1.0], size=(500, 1)) * u
         predictions = model.predict(model.input_scaling_.invert(size * rays))
@@ -398,7 +398,7 @@ def test_a_range_is_kept_after_training_in_float32():
     y = X[:, 0] > 5.0
     model = StableMLPClassifier(**{**SMALL, "max_epochs": 100}, certified_range=(-0.3, 0.3)).fit(X, y)
     p = model.predict_proba(far(X))
-    assert 0.64 < p.max() <= model.output_bound_.max()
+    assert 0.64 < p.max() <= model.output_range_.max()
     regressor = StableMLPRegressor(**SMALL, certified_range=(0.1, 100.3)).fit(*problem(300))
     found = regressor.module_(1e3 * torch.from_numpy(X)).detach()
     assert float(found.min()) > 0.1 - 1e-12 and float(found.max()) < 100.3 + 1e-12
@@ -442,10 +442,10 @@ def test_a_large_offset_of_the_targets():
     )
     each = model.target_scaling_.invert(model._network_bounds().mean(0))
     # A member at its bound is inside, whatever rounding does to numbers of this size.
-    assert (model.output_bound_ == each[0]).all()
+    assert (model.output_range_ == each[0]).all()
     low, high = model._network_bounds()[:, 0].T
     model._outputs = lambda inputs: torch.from_numpy(np.stack([low, high], 1)[:, :, None])
-    assert (model.predict(X[:2]) == model.output_bound_).all()
+    assert (model.predict(X[:2]) == model.output_range_).all()
 
 
 def test_norms_and_activations_of_ones_own():
@@ -459,7 +459,7 @@ def test_norms_and_activations_of_ones_own():
         model = StableMLPRegressor(**{**SMALL, "n_members": 1, "hidden_layer_sizes": (8,)}, **settings)
         model.fit(*problem(n))
         predictions = model.predict(far(X))
-        low, high = model.output_bound_
+        low, high = model.output_range_
         assert low <= predictions.min() and predictions.max() <= high
 
 

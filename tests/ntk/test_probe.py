@@ -271,11 +271,11 @@ def test_tiles_of_a_model_with_another_setting_are_refused(tmp_path, value):
 
     model, x = Does(scaled, a=nn.Linear(4, 3)), torch.ones(2, 4)
     model.scale = value
-    first = empirical_ntk(model, x, resume=tmp_path)
-    assert torch.equal(empirical_ntk(model, x, resume=tmp_path), first)
+    first = empirical_ntk(model, x, checkpoint=tmp_path)
+    assert torch.equal(empirical_ntk(model, x, checkpoint=tmp_path), first)
     model.scale = (3.0, 1) if isinstance(value, tuple) else value * 10
     with pytest.raises(InvalidValueError, match="another computation"):
-        empirical_ntk(model, x, resume=tmp_path)
+        empirical_ntk(model, x, checkpoint=tmp_path)
 
 
 def test_the_same_input_twice_is_singular_in_single_precision_too():

@@ -17,7 +17,7 @@ import farfield
 from farfield.engine import parse_memory
 from farfield.errors import InvalidValueError
 from farfield.ntk import choose_method, empirical_ntk, layer_contributions
-from farfield.ntk._empirical import _Job
+from farfield.ntk._empirical import _KernelJob
 from farfield.ntk._factors import Outer
 from farfield.ntk._gram import _as_dense, _formed, _outer
 from ntk_models import build, distance
@@ -177,7 +177,7 @@ KILLED = """
             print(done, total, flush=True)
             if done == stop:
                 os.kill(os.getpid(), signal.SIGKILL)
-        options = {"out": "kernel.npy", "resume": "tiles", "memory": 60_000, "method": method}
+        options = {"out": "kernel.npy", "checkpoint": "tiles", "memory": 60_000, "method": method}
         value = empirical_ntk(model, x, progress=progress, **options)
         torch.save(value.clone(), "kernel.pt")
     def results(folder):
@@ -222,28 +222,28 @@ def test_what_autograd_saves_is_counted_though_it_is_freed_on_the_way():
     """Tiles are sized by it. Memory that is given out again is another tensor: by chance it was counted once."""
     wide = [nn.Sequential(nn.Linear(50, 50, dtype=torch.float64), nn.Tanh()) for _ in range(10)]
     model, x = nn.Sequential(*wide).eval(), torch.zeros(4, 50, dtype=torch.float64)
-    saved = {_Job.of(model, x, None, "trace", None).plan.saved for _ in range(5)}
+    saved = {_KernelJob.of(model, x, None, "trace", None).plan.saved for _ in range(5)}
     # The input and ten outputs of tanh, each saved by itself and by the next layer: the same storage.
     assert saved == {11 * 50 * 8}
 
 
 def test_tiles_of_another_computation_are_refused(tmp_path):
     model, x, _ = many("layer_norm_affine")
-    empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000)
-    empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000)
+    empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000)
+    empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000)
     changes = [
-        lambda: empirical_ntk(model, x + 1, resume=tmp_path / "tiles", memory=50_000),
-        lambda: empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000, outputs="sum"),
-        lambda: empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000, method="jacobian"),
-        lambda: empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000, parameters="0"),
-        lambda: empirical_ntk(model, x, resume=tmp_path / "tiles"),
+        lambda: empirical_ntk(model, x + 1, checkpoint=tmp_path / "tiles", memory=50_000),
+        lambda: empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000, outputs="sum"),
+        lambda: empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000, method="jacobian"),
+        lambda: empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000, parameters="0"),
+        lambda: empirical_ntk(model, x, checkpoint=tmp_path / "tiles"),
     ]
     for change in changes:
         with pytest.raises(InvalidValueError, match="another computation"):
             change()
     model[0].weight.data[0, 0] += 1e-9
     with pytest.raises(InvalidValueError, match="another computation"):
-        empirical_ntk(model, x, resume=tmp_path / "tiles", memory=50_000)
+        empirical_ntk(model, x, checkpoint=tmp_path / "tiles", memory=50_000)
 
 
 def test_progress():

@@ -6,7 +6,7 @@ import pytest
 
 from farfield.errors import UnknownNameError
 from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, missing
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, missing
 
 
 @pytest.mark.parametrize("name", experiment_names())
@@ -50,7 +50,7 @@ def test_a_stored_result_is_kept_only_if_settings_and_seed_agree(tmp_path):
 
     def run(*, progress, seed, size):
         runs.append((seed, size))
-        return Outcome((ClaimVerdict("c", True, "m"),), {"seed": seed})
+        return ExperimentResult((ClaimVerdict("c", True, "m"),), {"seed": seed})
 
     first = Experiment("p9.x", "d", {"size": 1}, run)
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_a_resumable_experiment_finds_what_it_left(tmp_path):
         (scratch / "half").touch()
         if len(seen) < 3:
             raise KeyboardInterrupt
-        return Outcome((ClaimVerdict("c", True, "m"),), {})
+        return ExperimentResult((ClaimVerdict("c", True, "m"),), {})
 
     for size in (1, 2):
         with pytest.raises(KeyboardInterrupt):

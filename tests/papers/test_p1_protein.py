@@ -23,7 +23,7 @@ from farfield.papers.p1._trees import boosted_trees
 
 SMALL = {
     "variants": {"standard": "none", "LN second": "second"}, "seeds": 2, "rows": 200, "epochs": 20, "width": 16,
-    "rounds": 5, "directions": 30, "certify_seconds": 0.0, "judge_scores": False,
+    "rounds": 5, "directions": 30, "time_budget": 0.0, "judge_scores": False,
 }  # fmt: skip
 NETWORK = {
     "width": 8, "depth": 2, "activation": "relu", "weight_var": 2.0, "bias_var": 0.01, "norm_affine": False,
@@ -282,7 +282,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path):
     assert not (tmp_path / "killed" / "p1" / "table1").exists()
 
 
-FULL_SIZE = {"epochs": 12, "directions": 20, "certify_seconds": 0.0, "judge_scores": False}
+FULL_SIZE = {"epochs": 12, "directions": 20, "time_budget": 0.0, "judge_scores": False}
 LONG = """
 import dataclasses, functools, sys
 from pathlib import Path

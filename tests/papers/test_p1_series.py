@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 from farfield.errors import InvalidValueError
 from farfield.growth import Status, analyse
 from farfield.papers.p1 import _decoder, series
-from farfield.papers.p1._decoder import Block, Decoder
+from farfield.papers.p1._decoder import Decoder, DecoderBlock
 
 SHAPE = {"dim": 8, "heads": 2, "depth": 1, "hidden": 12, "places": 13}
 
@@ -22,7 +22,7 @@ def decoder(norms="pre", embedding_norm=False, seed=0):
 @pytest.mark.parametrize("norms", ["pre", "post"])
 def test_a_block_is_torchs_own_layer(norms):
     torch.manual_seed(0)
-    block = Block(8, 2, 12, norms).double()
+    block = DecoderBlock(8, 2, 12, norms).double()
     theirs = nn.TransformerEncoderLayer(
         8, 2, 12, dropout=0.0, batch_first=True, norm_first=norms == "pre", dtype=torch.float64
     )

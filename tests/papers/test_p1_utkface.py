@@ -231,7 +231,7 @@ def kinds(ood, id_):
             torch.zeros(40),
             torch.zeros(40),
         )
-        out.append(_ages.Kind(name, id_[name] + noise, ood[name] + noise, *rest))
+        out.append(_ages.HeadResults(name, id_[name] + noise, ood[name] + noise, *rest))
     return out
 
 
@@ -250,7 +250,8 @@ def far(name, where, **changes):
     torch.manual_seed(0)
     models = [_ages.head(where, 5, seed=s, **SHAPE) for s in range(2)]
     found = _heads_far.far_field(
-        name, models, problem().x.double(), seconds=0.3, directions=16, farthest=1e8, centre=38.0, spread=22.0, seed=0
+        name, models, problem().x.double(), time_budget=0.3, directions=16, farthest=1e8, centre=38.0, spread=22.0,
+        seed=0,
     )  # fmt: skip
     return dataclasses.replace(found, **changes)
 

@@ -13,7 +13,7 @@ from farfield.lnnet import curvature, lssr
 from farfield.nn import GroupedLayerNorm
 from farfield.papers.p3 import depth, fig1, fig2, fig4, fig5, lng
 from farfield.papers.p3._networks import ChannelNorm, Convolutions, Encoder
-from farfield.papers.p3._random_labels import Fitted, Problem, chain, linear_accuracy, shrunk, whitened
+from farfield.papers.p3._random_labels import Fitted, RandomLabels, chain, linear_accuracy, shrunk, whitened
 
 
 def seeded(seed=0):
@@ -143,7 +143,7 @@ def random_label_verdicts(linear=0.30, plain=0.36, grouped=0.9):
         for g, a in ((0, linear), (1, plain), (8, grouped))
         for d in (1, 2)
     }
-    problem = Problem("some", torch.zeros(1), torch.zeros(1), torch.zeros(3, 1))
+    problem = RandomLabels("some", torch.zeros(1), torch.zeros(1), torch.zeros(3, 1))
     ceiling = torch.tensor([0.301, 0.302, 0.303], dtype=torch.float64)
     return [v.holds for v in fig4._claims(problem, found, ceiling, (0, 1, 8), (1, 2), 100)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from farfield.engine import Engine, local
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.papers import ClaimVerdict, Experiment, Outcome, _seeds, run_seeds
+from farfield.papers import ClaimVerdict, Experiment, ExperimentResult, _seeds, run_seeds
 
 CALLS = []
 
@@ -17,7 +17,7 @@ def toss(*, progress, seed, wanted):
     CALLS.append(seed)
     if seed == 13:
         raise ValueError("unlucky")
-    return Outcome(
+    return ExperimentResult(
         (
             ClaimVerdict(f"seed {seed} is even", seed % 2 == 0, str(seed)),
             ClaimVerdict("one is two", False, "1", expected=False),

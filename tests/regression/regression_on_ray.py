@@ -110,7 +110,7 @@ def test_nystrom_from_parquet_with_a_death(cluster, tmp_path):
     told = []
     there = stream_parquet(
         Nystrom(DiesOnce(mark), x[:60]), tmp_path / "rows", inputs, targets, rows=600, engine=cluster,
-        resume=tmp_path / "resume", progress=lambda *at: told.append(at),
+        checkpoint=tmp_path / "resume", progress=lambda *at: told.append(at),
     )  # fmt: skip
     assert mark.exists(), "no worker died"
     assert all(identical(a, b) for a, b in zip(here._sums[:3], there._sums[:3], strict=True))

@@ -248,7 +248,8 @@ def test_long_strips_are_taken_in_parts(monkeypatch):
         assert torch.equal(kept(v), product)
 
 
-def test_conjugate_gradients_go_on_from_a_checkpoint(tmp_path):
+@pytest.mark.parametrize("named", [True, False], ids=["Checkpoint", "folder"])
+def test_conjugate_gradients_go_on_from_a_checkpoint(named, tmp_path):
     x, y = data(200, 3)
     options = {"noise": 1e-4, "solver": "pcg", "rank": 5}
     steps = []
@@ -258,7 +259,7 @@ def test_conjugate_gradients_go_on_from_a_checkpoint(tmp_path):
         if done == 20:
             raise KeyboardInterrupt
 
-    folder = engine.Checkpoint(tmp_path, "pcg")
+    folder = engine.Checkpoint(tmp_path, "pcg") if named else tmp_path
     with pytest.raises(KeyboardInterrupt):
         fit(network(), x, y, **options, progress=stop, checkpoint=folder)
     resumed = []
@@ -272,6 +273,9 @@ def test_conjugate_gradients_go_on_from_a_checkpoint(tmp_path):
     fresh = []
     fit(network(), x, 2 * y, **options, checkpoint=folder, progress=lambda done, total: fresh.append(done))
     assert fresh[0] == 0
+    if not named:
+        with pytest.raises(InvalidValueError, match="another computation"):
+            fit(network(), 2 * x, y, **options, checkpoint=folder)
 
 
 def test_a_stall_says_what_to_do():
@@ -363,3 +367,25 @@ def test_what_is_no_kernel():
     f = fit(network(), x, y)
     with as_users_run_it(), pytest.raises(InvalidValueError, match=r"\(m, 3\)"):
         f.mean(x[:, :2])
+
+
+def test_one_frozen_job_goes_through_every_stage():
+    import dataclasses
+    import inspect
+
+    from farfield.regression import _pcg, _solve
+    from farfield.regression._job import FitJob
+
+    x, y = data(20, 2)
+    seen = []
+    f = fit(RBF(), x, y, noise=1e-3, solver="pcg", keep_tiles=True, progress=lambda *_: seen.append(1))
+    assert isinstance(f.job, FitJob) and seen
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        f.job.noise = 1.0
+    # What a later solve does, for a variance, is not reported as part of the fit.
+    assert f.job.progress is None and f.job.checkpoint is None and not f.job.keep_tiles
+    assert f.system.job == f.job
+    for module in (_solve, _pcg):
+        for function in (v for v in vars(module).values() if inspect.isfunction(v)):
+            if function.__module__ == module.__name__:
+                assert len(inspect.signature(function).parameters) <= 6, function

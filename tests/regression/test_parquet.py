@@ -62,11 +62,17 @@ def test_resumed(tmp_path):
     folder = tmp_path / "resume"
     with pytest.raises(StopError):
         stream_parquet(
-            Nystrom(RBF(), x[:20]), tmp_path / "t", columns(3), "y0", resume=folder, progress=stop, **options
+            Nystrom(RBF(), x[:20]),
+            tmp_path / "t",
+            columns(3),
+            "y0",
+            checkpoint=folder,
+            progress=stop,
+            **options,
         )
     seen = []
     model = stream_parquet(
-        Nystrom(RBF(), x[:20]), tmp_path / "t", columns(3), "y0", resume=folder,
+        Nystrom(RBF(), x[:20]), tmp_path / "t", columns(3), "y0", checkpoint=folder,
         progress=lambda *at: seen.append(at), **options,
     )  # fmt: skip
     assert seen[0] == (7, 10) and identical(model._sums[0], expected._sums[0])
@@ -75,7 +81,7 @@ def test_resumed(tmp_path):
         parquet.read_table(tmp_path / "t" / "0.parquet").slice(1), tmp_path / "t" / "0.parquet"
     )
     with pytest.raises(InvalidValueError, match="belong to another computation"):
-        stream_parquet(Nystrom(RBF(), x[:20]), tmp_path / "t", columns(3), "y0", resume=folder, **options)
+        stream_parquet(Nystrom(RBF(), x[:20]), tmp_path / "t", columns(3), "y0", checkpoint=folder, **options)
 
 
 @pytest.mark.parametrize("outputs", [None, 2])
@@ -139,13 +145,13 @@ def test_other_rows_with_the_same_footer_are_another_computation(tmp_path):
     x, y = data(300, 3)
     write(tmp_path / "t", x, y)
     path, f = tmp_path / "t" / "0.parquet", Nystrom(RBF(), x[:20]).partial_fit(x, y).solve(1e-2)
-    stream_parquet(Nystrom(RBF(), x[:20]), path, columns(3), "y0", resume=tmp_path / "sums")
+    stream_parquet(Nystrom(RBF(), x[:20]), path, columns(3), "y0", checkpoint=tmp_path / "sums")
     predict_parquet(f, path, columns(3), tmp_path / "out")
     (piece,) = parquet_pieces(path, columns(3))
     table = parquet.read_table(path)
     parquet.write_table(table.take(list(reversed(range(300)))), path)
     with pytest.raises(InvalidValueError, match="belong to another computation"):
-        stream_parquet(Nystrom(RBF(), x[:20]), path, columns(3), "y0", resume=tmp_path / "sums")
+        stream_parquet(Nystrom(RBF(), x[:20]), path, columns(3), "y0", checkpoint=tmp_path / "sums")
     with pytest.raises(TaskError, match="made from other rows"):
         predict_parquet(f, path, columns(3), tmp_path / "out")
     with pytest.raises(InvalidValueError, match="has changed since"):

@@ -7,7 +7,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from farfield.errors import InvalidValueError
-from farfield.geometry import lanczos
+from farfield.geometry.spectrum import lanczos
 from farfield.regression import fit
 from regression_problems import RBF, data, generator, network
 

@@ -1,8 +1,7 @@
-"""The audit: capture, analyse, run every rule, evaluate along a few rays."""
+"""The audit: capture, analyse, run every rule."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from farfield._provenance import provenance
-from farfield.audit._context import Context, one_row
+from farfield.audit._context import Context
 from farfield.audit._result import Audit
 from farfield.audit.rules import run_rules
-from farfield.graph import OpaqueNodeError, Program, capture
-from farfield.growth import GrowthReport, analyse
+from farfield.graph import Program, capture
+from farfield.growth import analyse
+from farfield.growth._horizon import leaves, with_rows
 
 __all__ = ["audit"]
 
@@ -47,7 +47,7 @@ def audit(
     name
         What to call the model in the report.
     rays
-        How many rays to evaluate for the plot; 0 for none.
+        How many rays ``.rays`` evaluates for the plot, when it is asked for; 0 for none.
     codes
         Only these rules; all by default.
 
@@ -65,16 +65,18 @@ def audit(
     """
     if isinstance(example_inputs, Tensor):
         example_inputs = (example_inputs,)
+    example_inputs = with_rows(example_inputs)
     program = model if isinstance(model, Program) else capture(model, example_inputs)
-    report = analyse(program, example_inputs, generator=generator)
+    report = analyse(model, example_inputs, program=program, generator=generator)
     module = model if isinstance(model, nn.Module) else None
-    leaves = tuple(t for t in torch.utils._pytree.tree_leaves(example_inputs) if isinstance(t, Tensor))
-    context = Context(report, module, leaves)
+    tensors = tuple(leaves(example_inputs))
+    context = Context(report, module, tensors)
     return Audit(
         verdict=report.status,
         results=run_rules(context, codes),
         report=report,
-        rays=_rays(report, leaves, rays, generator),
+        inputs=tensors,
+        ray_count=rays,
         subject=_subject(model, program, name),
         provenance=provenance({"rays": rays, "codes": None if codes is None else list(codes)}, seed=None),
     )
@@ -107,43 +109,3 @@ def _subject(model: Any, program: Program, name: str | None) -> dict[str, Any]:
         "capture": program.capture,
         "unseen": list(program.unseen),
     }
-
-
-def _rays(
-    report: GrowthReport, inputs: tuple[Tensor, ...], count: int, generator: torch.Generator | None
-) -> dict[str, Any]:
-    """Max |f(λu)| over the entries of the first output, for a few directions and λ from 0.1 to 10⁶."""
-    program = report.program
-    empty: dict[str, Any] = {"output": "", "radii": [], "series": []}
-    radii = [10.0 ** (k / 4.0) for k in range(-4, 25)]
-    moving = [s.kind == "real" for s in program.inputs]
-    first = one_row(program, inputs)
-    if count == 0 or not any(moving) or first is None or program.capture == "modules":
-        return empty
-    source = torch.Generator().manual_seed(1) if generator is None else generator
-    witness = report.witness
-    series: list[dict[str, Any]] = []
-    for k in range(count + (witness is not None)):
-        direction = [
-            torch.randn(t.shape, generator=source, dtype=torch.float64) if move else None
-            for t, move in zip(first, moving, strict=True)
-        ]
-        label = "random direction"
-        if witness is not None and k == count:
-            label = "witness"
-            direction = [
-                witness.directions[s.name].double().expand(t.shape) if s.name in witness.directions else None
-                for s, t in zip(program.inputs, first, strict=True)
-            ]
-        length = math.sqrt(sum(float(d.square().sum()) for d in direction if d is not None)) or 1.0
-        values: list[float] = []
-        for radius in radii:
-            point = [t if d is None else radius * d / length for t, d in zip(first, direction, strict=True)]
-            with torch.no_grad():
-                try:
-                    result = program.evaluate(*point, keep=[program.outputs[0]])[program.outputs[0]]
-                except OpaqueNodeError:
-                    return empty
-            values.append(float(result.double().abs().max()) if result.numel() else 0.0)
-        series.append({"label": label, "values": values})
-    return {"output": program.outputs[0], "radii": radii, "series": series}

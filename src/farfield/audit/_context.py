@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
 from farfield.audit._result import Place
-from farfield.graph import Node, Program
-from farfield.growth import BOUNDING_NORMS, EscapePath, GrowthReport, Status, Verdict
+from farfield.audit._sample import one_sample
+from farfield.audit._special import structure_warnings
+from farfield.graph import Node, Program, describe
+from farfield.growth import EscapePath, GrowthReport, Status, Verdict
 
-__all__ = ["BOUNDING_NORMS", "CARRIERS", "Context", "by_stored_statistics", "one_row"]
-
-CARRIERS = frozenset({
-    "identity", "reshape", "permute", "expand", "squeeze", "unsqueeze", "cast", "getitem", "dropout", "slice",
-    "select", "split", "chunk", "unbind", "repeat", "flip", "roll", "cat", "stack",
-})  # fmt: skip
-"""Operators that only move entries about."""
+__all__ = ["Context", "by_stored_statistics"]
 
 
 def by_stored_statistics(node: Node) -> bool:
@@ -26,16 +22,6 @@ def by_stored_statistics(node: Node) -> bool:
     if node.op == "instance_norm":
         return not node.attributes.get("use_input_stats", True)
     return node.op == "batch_norm"
-
-
-def one_row(program: Program, inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-    """Inputs cut to their first row where the program's batch axis is dynamic, whole where it is fixed."""
-    if len(inputs) != len(program.inputs):
-        return None
-    return tuple(
-        t[:1] if t.dim() and isinstance(s.shape[0], str) else t
-        for t, s in zip(inputs, program.inputs, strict=True)
-    )
 
 
 @dataclass(frozen=True)
@@ -80,7 +66,7 @@ class Context:
     @property
     def norms(self) -> tuple[Node, ...]:
         """Nodes of the program that bound whatever they are given."""
-        return tuple(n for n in self.program.find(*BOUNDING_NORMS) if not by_stored_statistics(n))
+        return tuple(n for n in self.program.nodes if n.role == "operation" and describe(n).norm is not None)
 
     def place(self, name: str) -> Place:
         """A node as a place a person can go to."""
@@ -95,15 +81,27 @@ class Context:
             node = self.program.node(stack.pop())
             if node.role == "input":
                 found.append(node.name)
-            elif node.role == "operation" and node.op in CARRIERS:
+            elif node.role == "operation" and describe(node).moves:
                 stack.extend(node.operands)
             elif node.role != "constant":
                 return ()
         return tuple(dict.fromkeys(found))
 
-    def one_row(self) -> tuple[Tensor, ...] | None:
-        """The example inputs cut to one row each where the program leaves the batch free; None if they do not fit."""
-        return one_row(self.program, self.inputs)
+    def one_sample(self) -> tuple[Tensor, ...] | None:
+        """The example inputs cut to one row each where rows are samples; None if they do not fit."""
+        return one_sample(self.program, self.inputs)
+
+    def advice(self, verdict: Verdict) -> str:
+        """Where a norm would bound an output, or why none should be put there."""
+        cut = verdict.cut
+        if cut is not None and cut.labels:
+            where = f"Put a LayerNorm or RMSNorm after {cut}: every path from input to output then passes it."
+        else:
+            where = (
+                "No hidden layer of three features or more is passed by every path from input to output: make "
+                "one and put a LayerNorm or RMSNorm on it, or bound the output itself (tanh, clamp)."
+            )
+        return " ".join([where, *structure_warnings(self.program, self.inputs)])
 
     def real_inputs(self) -> Iterator[str]:
         """Names of the inputs that can take any real value."""

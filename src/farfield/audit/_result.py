@@ -6,10 +6,12 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
+from farfield.audit._rays import rays
 from farfield.growth import GrowthReport, Status, Witness
 
 __all__ = ["Audit", "Finding", "Outcome", "Place", "RuleResult", "Severity", "plain"]
@@ -93,8 +95,10 @@ class Audit:
         One per rule, in order of code.
     report
         The growth analysis behind it: verdict per output and input, every node's growth.
-    rays
-        The model evaluated along rays, for a plot.
+    inputs
+        The example inputs, flattened.
+    ray_count
+        How many random rays :attr:`rays` evaluates.
     subject
         What was audited: name, class, number of parameters, inputs, outputs, how it was captured.
     provenance
@@ -104,9 +108,15 @@ class Audit:
     verdict: Status
     results: tuple[RuleResult, ...]
     report: GrowthReport = field(repr=False)
-    rays: Mapping[str, Any] = field(repr=False)
+    inputs: tuple[Tensor, ...] = field(repr=False)
+    ray_count: int
     subject: Mapping[str, Any] = field(repr=False)
     provenance: Mapping[str, Any] = field(repr=False)
+
+    @cached_property
+    def rays(self) -> Mapping[str, Any]:
+        """The program evaluated along a few rays, for a plot; computed when first asked for."""
+        return rays(self.report, self.inputs, self.ray_count)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

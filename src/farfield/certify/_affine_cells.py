@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from farfield._typing import Float
-from farfield.certify._curvature import Curvature
-from farfield.growth import Profile
+from farfield.gaussian import ScalarFunction
 
 __all__ = ["Blame", "Clouds", "Map", "apply_curve", "apply_map", "apply_perspective"]
 
@@ -144,25 +143,25 @@ def _relu_line(low: Tensor, high: Tensor, place: float) -> tuple[Tensor, Tensor]
     return slope, -0.5 * slope * under
 
 
-def _line(shape: Profile, curve: Curvature, low: Tensor, high: Tensor) -> _Line:
+def _line(f: ScalarFunction, low: Tensor, high: Tensor) -> _Line:
     """A line near the activation on [low, high]: its chord, moved halfway to what it misses."""
     middle = 0.5 * (low + high)
     slope, shift = torch.zeros_like(low), torch.zeros_like(low)
     error, size = torch.zeros_like(low), torch.zeros_like(low)
-    for place, change in curve.kinks:
+    for place, change in f.bends:
         part, gap = _relu_line(low, high, place)
         slope = slope + change * part
         shift = shift + (change * gap if not place else change * (gap - part * place))
         error = error + abs(change) * gap
         size = size + abs(change) * (gap + abs(place))
-    if curve.second == 0.0:
-        slope = slope + shape.left.slope
+    if f.curvature == 0.0:
+        slope = slope + f.left.slope
         # The line left of every kink; a tail is exact where nothing is curved.
-        return _Line(slope, shift + shape.left.offset, error, size + abs(shape.left.offset))
+        return _Line(slope, shift + f.left.offset, error, size + abs(f.left.offset))
 
     def smooth(x: Tensor) -> Tensor:
-        value = shape.function(x)
-        for place, change in curve.kinks:
+        value = f.curve(x)
+        for place, change in f.bends:
             value = value - change * torch.relu(x - place)
         return value
 
@@ -172,39 +171,21 @@ def _line(shape: Profile, curve: Curvature, low: Tensor, high: Tensor) -> _Line:
     mean = 0.5 * (ends[0] + ends[2])
     miss = ends[1] - mean
     away = torch.maximum(low, -high).clamp_min(0.0)
-    bend = half.square() * (0.5 * curve.second)
-    if curve.envelope is not None:
-        bend = torch.minimum(bend, half.square() * curve.envelope(away) * 0.5 * (1 + 1e-9))
-    if math.isfinite(curve.third):
-        third = 0.5 * miss.abs() + CUBIC * curve.third * half.square() * half
-        for place in curve.rough:
+    bend = half.square() * (0.5 * f.curvature)
+    if f.curvature_beyond is not None:
+        bend = torch.minimum(bend, half.square() * f.curvature_beyond(away) * 0.5)
+    if math.isfinite(f.third):
+        third = 0.5 * miss.abs() + CUBIC * f.third * half.square() * half
+        for place in f.kinks:
             third = torch.where((low > place) | (high < place), third, math.inf)
         better = third < bend
         mean = torch.where(better, mean + 0.5 * miss, mean)
         bend = torch.where(better, third, bend)
-    if curve.defect:
-        bend = torch.where(high >= curve.defect_from, bend + 3 * curve.defect, bend)
+    if f.roughness:
+        bend = torch.where(high >= f.rough_from, bend + f.roughness, bend)
     size = size + ends.abs().sum(0) + low.abs() + high.abs() + (chord * middle).abs() + 1.0
-    known = None if curve.kinks else (ends[0], ends[2])
+    known = None if f.bends or f.smooth else (ends[0], ends[2])
     return _Line(slope + chord, shift + mean - chord * middle, error + bend, size, known)
-
-
-def _image(
-    shape: Profile, low: Tensor, high: Tensor, ends: tuple[Tensor, Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Range of the activation over [low, high] from its shape alone, rounded outwards."""
-    if shape.shape == "other":
-        return torch.full_like(low, shape.lo), torch.full_like(low, shape.hi)
-    first, last = ends or (shape.function(low), shape.function(high))
-    bottom, top = torch.minimum(first, last), torch.maximum(first, last)
-    if shape.shape == "valley":
-        bottom = torch.where(
-            (low <= shape.valley + 1e-6) & (high >= shape.valley - 1e-6), shape.lo - 1e-9, bottom
-        )
-    slack = SLIP * (low.abs() + high.abs() + first.abs() + last.abs() + 1.0)
-    if not math.isfinite(shape.lo) and not math.isfinite(shape.hi):
-        return bottom - slack, top + slack
-    return (bottom - slack).clamp_min(shape.lo - 1e-9), (top + slack).clamp_max(shape.hi + 1e-9)
 
 
 def _along(argument: Clouds, slope: Tensor, shift: Tensor, error: Tensor, size: Tensor) -> Clouds:
@@ -237,7 +218,7 @@ def _constant(low: Tensor, high: Tensor, k1: int) -> Clouds:
 
 
 def apply_curve(
-    shape: Profile, curve: Curvature, argument: Clouds, low: Tensor | None = None, high: Tensor | None = None
+    f: ScalarFunction, argument: Clouds, low: Tensor | None = None, high: Tensor | None = None
 ) -> tuple[Clouds, Blame]:
     """σ of a value over cells, (C, m), and whom its remainder is owed to.
 
@@ -246,7 +227,7 @@ def apply_curve(
 
     Parameters
     ----------
-    shape, curve
+    f
         The activation.
     argument
         Its argument.
@@ -258,29 +239,27 @@ def apply_curve(
         bottom = torch.maximum(bottom, torch.minimum(low, top))
         top = torch.minimum(top, torch.maximum(high, bottom))
     k1 = argument.values.shape[0]
-    if math.isinf(curve.second):
-        made = _constant(*_image(shape, bottom, top), k1)
+    if math.isinf(f.slope):
+        made = _constant(*f.image(bottom, top), k1)
         return made, Blame(made.radius, argument.values[1:].abs())
-    line = _line(shape, curve, bottom, top)
+    line = _line(f, bottom, top)
     made = _along(argument, line.slope, line.shift, line.error, line.size)
-    if not shape.homogeneous:
-        made = _smaller(made, _constant(*_image(shape, bottom, top, line.ends), k1))
+    if not f.homogeneous:
+        made = _smaller(made, _constant(*f.image(bottom, top, line.ends), k1))
     return made, Blame(line.error, argument.values[1:].abs())
 
 
-def apply_perspective(
-    shape: Profile, curve: Curvature, argument: Clouds, time: Clouds
-) -> tuple[Clouds, Blame]:
+def apply_perspective(f: ScalarFunction, argument: Clouds, time: Clouds) -> tuple[Clouds, Blame]:
     """t·σ(z/t) of a value over cells where t ≥ 0, (C, m), and whom its remainder is owed to.
 
     Where t > 0 on all of the cell: σ(s) = αs + β ± e on the range of s = z/t, hence αz + βt ± e·t. Everywhere: the
     tails, slope·z + offset·t ± tail(|z|/t)·t on one side of 0, slope·z + t·remainder across it. Whichever leaves the
     smaller remainder.
     """
-    if shape.homogeneous:
-        return apply_curve(shape, curve, argument)
+    if f.homogeneous:
+        return apply_curve(f, argument)
     start, end = (bound.clamp_min(0.0) for bound in time.range())
-    far = _tails(shape, curve, argument, time, end)
+    far = _tails(f, argument, time, end)
     inside = start > 0
     if not bool(inside.any()):
         return far, Blame(far.radius, argument.values[1:].abs() + time.values[1:].abs())
@@ -292,12 +271,12 @@ def apply_perspective(
     reach = (rest.abs().sum(0) + argument.radius + ratio.abs() * time.radius + loss) * INFLATE / safe
     reach = reach * INFLATE + SLIP * ratio.abs() + TINY
     low, high = ratio - reach, ratio + reach
-    if math.isinf(curve.second):
-        bottom, top = _image(shape, low, high)
+    if math.isinf(f.slope):
+        bottom, top = f.image(low, high)
         zero = torch.zeros_like(bottom)
         line = _Line(zero, 0.5 * (bottom + top), 0.5 * (top - bottom) * INFLATE, bottom.abs() + top.abs())
     else:
-        line = _line(shape, curve, low, high)
+        line = _line(f, low, high)
     whole = (line.size + line.shift.abs()) * end
     near = _along(argument, line.slope, torch.zeros_like(line.shift), line.error * end, whole)
     near = _with_time(near, line.shift, time)
@@ -315,21 +294,21 @@ def _with_time(cloud: Clouds, factor: Tensor, time: Clouds) -> Clouds:
     return Clouds(cloud.values + added, radius)
 
 
-def _tails(shape: Profile, curve: Curvature, argument: Clouds, time: Clouds, end: Tensor) -> Clouds:
+def _tails(f: ScalarFunction, argument: Clouds, time: Clouds, end: Tensor) -> Clouds:
     """t·σ(z/t) from the ends of σ alone."""
     low, high = argument.range()
-    left, right = shape.left, shape.right
-    bottom, top = curve.remainder
+    left, right = f.left, f.right
+    bottom, top = f.remainder
     zero = torch.zeros_like(low)
     sided = (low > 0) | (high < 0)
     gate, gap = _relu_line(low, high, 0.0)
     bend = right.slope - left.slope
     slope = left.slope + bend * gate
     shift, offset = bend * gap, zero + 0.5 * (bottom + top)
-    error = abs(bend) * gap + 0.5 * (top - bottom) * end + curve.defect * end
-    if curve.tail is not None:
+    error = abs(bend) * gap + 0.5 * (top - bottom) * end + f.roughness * end
+    if f.remainder_beyond is not None:
         away = torch.maximum(low, -high).clamp_min(0.0) / end.clamp_min(TINY)
-        tail = curve.tail(away * (1 - SLIP)) * (1 + 1e-9) * end + curve.defect * end
+        tail = f.remainder_beyond(away * (1 - SLIP)) * end + f.roughness * end
         close = sided & (tail < error)
         error = torch.where(close, tail, error)
         offset = torch.where(close, torch.where(low > 0, zero + right.offset, left.offset), offset)

@@ -27,10 +27,9 @@ from farfield.certify._affine_cells import (
 )
 from farfield.certify._affine_norm import apply_norm
 from farfield.certify._cell_maps import centre_rows, make_map, select_rows
-from farfield.certify._curvature import Curvature, curvature
 from farfield.certify._network import Block, Network
 from farfield.errors import FarfieldError
-from farfield.growth import Profile, profile
+from farfield.gaussian import ScalarFunction, scalar_function
 
 __all__ = ["CellNetwork", "CellsUnsupportedError", "compile_cells"]
 
@@ -50,8 +49,7 @@ class _Step:
     block: Block
     affine: Map
     weight: Tensor
-    shape: Profile | None = None
-    curve: Curvature | None = None
+    scalar: ScalarFunction | None = None
     order: Tensor | None = None
     place: Tensor | None = None
 
@@ -152,8 +150,8 @@ class CellNetwork:
                 y = (c / (c.square().sum(-1, keepdim=True) / block.count + eps).sqrt()).reshape(len(z), -1)
                 values[step.index] = y[:, step.place] if step.place is not None else y
             else:
-                assert step.shape is not None
-                values[step.index] = _lifted(step.shape, z, lift)
+                assert step.scalar is not None
+                values[step.index] = _lifted(step.scalar, z, lift)
         return _value(self.output, values)[:, 0]
 
 
@@ -164,13 +162,13 @@ def _value(affine: Map, values: dict[int, Tensor]) -> Tensor:
     return total
 
 
-def _lifted(shape: Profile, z: Tensor, t: Tensor | None) -> Tensor:
+def _lifted(f: ScalarFunction, z: Tensor, t: Tensor | None) -> Tensor:
     """σ(z), or t·σ(z/t) with its limit at t = 0."""
-    if t is None or shape.homogeneous:
-        return shape.function(z)
+    if t is None or f.homogeneous:
+        return f.function(z)
     inside = t > 1e-150
-    near = t * shape.function(z / torch.where(inside, t, 1.0))
-    return torch.where(inside, near, torch.where(z > 0, shape.right.slope * z, shape.left.slope * z))
+    near = t * f.function(z / torch.where(inside, t, 1.0))
+    return torch.where(inside, near, torch.where(z > 0, f.right.slope * z, f.left.slope * z))
 
 
 def _apply(step: _Step, argument: Clouds, time: Clouds | None) -> tuple[Clouds, Blame]:
@@ -185,11 +183,10 @@ def _apply(step: _Step, argument: Clouds, time: Clouds | None) -> tuple[Clouds, 
         if step.place is not None:
             made = Clouds(made.values[..., step.place], made.radius[..., step.place])
         return made, blame
-    assert step.shape is not None
-    assert step.curve is not None
+    assert step.scalar is not None
     if lift is not None:
-        return apply_perspective(step.shape, step.curve, argument, lift)
-    return apply_curve(step.shape, step.curve, argument, block.lo, block.hi)
+        return apply_perspective(step.scalar, argument, lift)
+    return apply_curve(step.scalar, argument, block.lo, block.hi)
 
 
 def _limit(block: Block) -> float:
@@ -262,7 +259,7 @@ def _step(network: Network, index: int, time: tuple[int, int] | None) -> _Step:
     block = network.blocks[index]
     form = block.form
     assert form is not None
-    order = place = shape = curve = None
+    order = place = scalar = None
     if block.kind == "norm":
         assert block.groups is not None
         order = block.groups.reshape(-1)
@@ -272,8 +269,8 @@ def _step(network: Network, index: int, time: tuple[int, int] | None) -> _Step:
         if not torch.equal(order, torch.arange(len(order))):
             place = torch.argsort(order)
     else:
-        shape, curve = profile(block.op, block.attributes), curvature(block.op, block.attributes)
-    return _Step(index, block, make_map(form, time), torch.ones(block.size), shape, curve, order, place)
+        scalar = scalar_function(block.op, block.attributes)
+    return _Step(index, block, make_map(form, time), torch.ones(block.size), scalar, order, place)
 
 
 def _weighted(steps: list[_Step], output: Map) -> list[_Step]:

@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_map
 from farfield._provenance import provenance
 from farfield.certify._cells import branch
 from farfield.certify._certificate import Certificate, Method
-from farfield.certify._check import CertificateError, proof_reader
 from farfield.certify._descent import optimise
 from farfield.certify._domain import domain_boxes, plain_domain
 from farfield.certify._dual import objective
@@ -28,6 +27,7 @@ from farfield.certify._problem import NoProblemError, Problem, build_problem
 from farfield.certify._proof import prove
 from farfield.certify._search import Attained, attained
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
+from farfield.certify.checker import CertificateError, proof_reader
 from farfield.certify.intervals import Interval, UnboundableError, propagate
 from farfield.errors import FarfieldError, InvalidValueError, PrecisionError, UnknownNameError
 from farfield.graph import Program, capture

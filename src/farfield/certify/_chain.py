@@ -15,10 +15,12 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from farfield.certify._network import is_curve
 from farfield.certify._problem import Ball, Curve, Problem
-from farfield.certify._scalar import Scalar, scalar, scalar_names
+from farfield.certify._rounding import with_room
 from farfield.errors import FarfieldError, PrecisionError
-from farfield.graph import capture
+from farfield.gaussian import ScalarFunction
+from farfield.graph import capture, describe
 from farfield.nn import Center, Elementwise, GroupedLayerNorm, LayerNorm, Project, ScaledLinear
 
 __all__ = ["Chain", "UntrainableBoundError", "parse_chain"]
@@ -57,7 +59,7 @@ class Step:
     kind: Kind
     name: str
     module: nn.Module
-    curve: Scalar | None = None
+    curve: ScalarFunction | None = None
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,13 @@ class Chain:
             if len(found) == len(curves) and not units.curves:
                 found.append(_power_of_two(torch.maximum(lo.abs(), hi.abs())))
             unit = units.curves[len(curves)] if units.curves else found[len(curves)]
-            low, high = step.curve.image(lo, hi)
+            low, high = step.curve.rough_image(lo, hi)
             scaled = matrix / unit[:, None]
             moved = source.spread(scaled) if box is None else torch.linalg.matrix_norm(scaled, 2) * reach
             reach = torch.minimum(  # ‖σ(z)‖ ≤ ‖σ(b)‖ + sup|σ′|·‖z − b‖
                 torch.linalg.vector_norm(torch.maximum(low.abs(), high.abs()) / unit),
-                torch.linalg.vector_norm(step.curve.function(offset) / unit) + step.curve.slope * moved,
+                torch.linalg.vector_norm(step.curve.curve(offset) / unit)
+                + with_room(step.curve.slope) * moved,
             )
             box = (low / unit, high / unit)
             kept = slice(size, size + unit.numel()) if i != last_curve else None
@@ -342,16 +345,14 @@ def _steps(name: str, module: nn.Module) -> list[Step]:
     return [Step("other" if curve is None else "curve", name, module, curve)]
 
 
-def _curve(module: nn.Module) -> Scalar | None:
+def _curve(module: nn.Module) -> ScalarFunction | None:
     """The scalar function of a module that is one operation, entry by entry."""
     try:
         program = capture(module, torch.zeros(1, 3), dynamic_batch=False)
     except Exception:  # whatever refuses three numbers is no activation
         return None
     nodes = [n for n in program.nodes if n.role == "operation" and n.op != "identity"]
-    if len(nodes) != 1 or nodes[0].op not in scalar_names() or len(nodes[0].operands) != 1:
-        return None
-    return scalar(nodes[0].op, nodes[0].attributes)
+    return describe(nodes[0]).scalar if len(nodes) == 1 and is_curve(nodes[0]) else None
 
 
 def _inputs(module: nn.Module) -> int:

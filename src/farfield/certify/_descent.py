@@ -39,7 +39,7 @@ def initial_multipliers(problem: Problem, goal: Objective, forms: int, bend: flo
             t = m[f"t{i}"] = torch.full_like(s, _top(curvature[curve.columns, curve.columns]))
             m[f"e{i}"], m[f"s{i}"] = torch.zeros_like(s), s
         width = (curve.hi - curve.lo).clamp_min(1e-12)
-        lo, hi = (curve.scalar.function(e * curve.unit) / curve.unit for e in (curve.lo, curve.hi))
+        lo, hi = (curve.scalar.curve(e * curve.unit) / curve.unit for e in (curve.lo, curve.hi))
         m[f"r{i}"] = s * (hi - lo) / width
         steep = curve.scalar.slope**2
         m[f"theta{i}"] = bend * (s.abs() + 0.03 * float(s.abs().mean())) + steep * t + 1e-9

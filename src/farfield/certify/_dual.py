@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from farfield.certify._problem import Curve, Problem
+from farfield.certify._rounding import with_room
 
 __all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable"]
 
@@ -68,8 +69,8 @@ def product_forms(problem: Problem) -> list[tuple[int, float, float, Tensor]]:
     groups: list[tuple[int, float, float, Tensor]] = []
     for i, curve in enumerate(problem.curves):
         if curve.columns is not None:
-            for a, b, c in curve.scalar.forms:
-                offset = (c + abs(a) * curve.scalar.roughness) / curve.unit
+            for a, b, c in curve.scalar.half_planes:
+                offset = (with_room(c) + abs(a) * curve.scalar.roughness) / curve.unit
                 groups.append((i, a, b, offset))
     if sum(problem.curves[i].offset.numel() for i, *_ in groups) > PRODUCT_LIMIT:
         groups = []
@@ -347,14 +348,14 @@ def separable(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: T
             points = _piecewise_points(curve, s, t, e, theta, r)
         else:
             points = lo[:, None] + (hi - lo)[:, None] * torch.linspace(0, 1, GRID, dtype=torch.float64)
-        value = curve.scalar.function(points * unit[:, None]) / unit[:, None]
+        value = curve.scalar.curve(points * unit[:, None]) / unit[:, None]
         total = (s[:, None] + t[:, None] * value + e[:, None] * points) * value
         total -= (theta[:, None] * points + r[:, None]) * points
         pick = total.argmax(1, keepdim=True)
         z, y = points.gather(1, pick)[:, 0], value.gather(1, pick)[:, 0]
     if lo.requires_grad:  # an end that wins moves with the weights; a maximiser inside does not matter
         z = torch.where(z <= lo, lo, torch.where(z >= hi, hi, z))
-        y = curve.scalar.function(z * unit) / unit
+        y = curve.scalar.curve(z * unit) / unit
     return s * y + t * y * y + e * y * z - theta * z * z - r * z
 
 
@@ -364,7 +365,7 @@ def _piecewise_points(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tens
     knots = [lo, *(torch.minimum(torch.maximum(k / unit, lo), hi) for k in curve.scalar.kinks), hi]
     points = list(knots)
     for a, b in pairwise(knots):
-        at_a, at_b = curve.scalar.function(a * unit) / unit, curve.scalar.function(b * unit) / unit
+        at_a, at_b = curve.scalar.curve(a * unit) / unit, curve.scalar.curve(b * unit) / unit
         slope = (at_b - at_a) / torch.where(b > a, b - a, torch.ones_like(a))
         shift = at_a - slope * a
         quadratic = t * slope * slope + e * slope - theta

@@ -23,21 +23,26 @@ import torch
 from torch import Tensor
 
 from farfield.certify._form import SELECTING, SUMMING, WEIGHTED, Form, affine_step, constant_form, scaled
-from farfield.certify._scalar import scalar_names
 from farfield.certify.intervals import Interval
 from farfield.errors import FarfieldError
-from farfield.graph import Node, Program, compute_node
+from farfield.graph import Node, Program, compute_node, describe
 
 __all__ = ["Block", "Network", "TooLargeError", "build_network"]
 
 ENTRY_LIMIT = 60_000_000
 """Entries of all coefficient matrices together; a larger network is bounded by intervals alone."""
 NORMS = frozenset(["layer_norm", "rms_norm", "group_norm", "instance_norm", "l2_normalize"])
-CURVES = frozenset(scalar_names())
 
 
 class TooLargeError(FarfieldError):
     """The network has more coefficients than can be held; intervals still bound it."""
+
+
+def is_curve(node: Node) -> bool:
+    """Whether a node is one continuous scalar function of one operand; the checker knows all but ``threshold``."""
+    scalar = describe(node).scalar
+    known = scalar is not None and math.isfinite(scalar.slope) and node.op != "threshold"
+    return known and len(node.operands) == 1
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Block:
     form
         What a curve or a norm is applied to.
     op, attributes
-        The scalar function of a curve (a name that growth has a profile for).
+        The scalar function of a curve (a name that gaussian has a scalar function for).
     lo, hi
         Range of a box; of a curve's argument where intervals know one (±∞ otherwise).
     groups
@@ -211,7 +216,7 @@ class _Builder:
             return self._batch_norm(node, operands)
         if node.op in NORMS:
             return self._norm(node, operands)
-        if node.op in CURVES and len(node.operands) == 1:
+        if is_curve(node):
             return self._curve(node, operands[0])
         return None
 

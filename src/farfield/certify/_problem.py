@@ -20,9 +20,9 @@ from torch import Tensor
 
 from farfield.certify._form import UNIT, Form
 from farfield.certify._network import Block, Network
-from farfield.certify._rounding import TINY, gamma, row_norms, spectral_bound
-from farfield.certify._scalar import Scalar, scalar
+from farfield.certify._rounding import TINY, gamma, row_norms, spectral_bound, with_room
 from farfield.errors import FarfieldError
+from farfield.gaussian import ScalarFunction, scalar_function
 
 __all__ = ["Ball", "Box", "Curve", "NoProblemError", "Problem", "build_problem"]
 
@@ -74,7 +74,7 @@ class Curve:
     lo: Tensor
     hi: Tensor
     unit: Tensor
-    scalar: Scalar
+    scalar: ScalarFunction
     block: int
 
 
@@ -299,7 +299,8 @@ class _Assembly:
         if typical is not None:
             reach = torch.minimum(reach, torch.maximum(typical, typical.mean() / 8 + 1e-12))
         unit = _power_of_two(reach)
-        function = scalar(block.op, block.attributes)
+        function = scalar_function(block.op, block.attributes)
+        assert function is not None
         columns = self._place(index, block.size, unit) if index in self.kept else None
         self.curves.append(
             Curve(
@@ -315,7 +316,7 @@ class _Assembly:
                 index,
             )
         )
-        low, high = function.image(lo, hi)
+        low, high = function.rough_image(lo, hi)
         self.ranges[index] = (low / unit, high / unit)
         size = torch.maximum(low.abs(), high.abs()) / unit
         self.norms[index] = min(
@@ -323,7 +324,7 @@ class _Assembly:
             self._lipschitz(form, block, unit, function),
         )
 
-    def _lipschitz(self, form: Form, block: Block, unit: Tensor, function: Scalar) -> float:
+    def _lipschitz(self, form: Form, block: Block, unit: Tensor, function: ScalarFunction) -> float:
         """‖y/unit‖ ≤ ‖σ(b)/unit‖ + L Σ ‖F/unit‖₂ ‖x‖, |σ(z) − σ(b)| ≤ L|z − b|."""
         total = 0.0
         for b in form.matrices:
@@ -331,8 +332,8 @@ class _Assembly:
             # Variables behind a map are bounded through the block's own value.
             direct = form.matrices[b] if b in self.maps else piece
             total += spectral_bound(direct / unit[:, None]) * self.norms[b]
-        base = torch.linalg.vector_norm(function.function(form.offset) / unit)
-        return (float(base) + function.slope * total) * (1 + 1e-9) + 1e-12
+        base = torch.linalg.vector_norm(function.curve(form.offset) / unit)
+        return (float(base) + with_room(function.slope) * total) * (1 + 1e-9) + 1e-12
 
     def _range(self, form: Form, matrix: Tensor, magnitude: Tensor) -> tuple[Tensor, Tensor]:
         """Z's range: per source the better of the ball and the box, and all of it against Cauchy–Schwarz."""

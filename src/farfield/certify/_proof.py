@@ -21,7 +21,7 @@ from torch import Tensor
 from farfield.certify._dual import Multipliers, Objective, curve_multipliers, product_forms, shifted
 from farfield.certify._form import UNIT
 from farfield.certify._problem import Curve, Problem
-from farfield.certify._rounding import UNIT_ROUNDOFF, gamma, positive_definite
+from farfield.certify._rounding import UNIT_ROUNDOFF, gamma, positive_definite, with_room
 from farfield.errors import PrecisionError
 
 __all__ = ["DualProof", "prove"]
@@ -252,7 +252,7 @@ def _curve_maxima(
     """Max over [lo, hi] of sσ + Tσ² + Eσz − Θz² − rz, never below the truth; |s_true − s| ≤ rough."""
     lo, hi, unit, scalar = curve.lo, curve.hi, curve.unit, curve.scalar
     z_top = torch.maximum(lo.abs(), hi.abs())
-    low, high = scalar.image(lo * unit, hi * unit)
+    low, high = scalar.rough_image(lo * unit, hi * unit)
     y_top = torch.maximum(low.abs(), high.abs()) / unit
     size = (
         (s.abs() + rough) * y_top
@@ -265,15 +265,16 @@ def _curve_maxima(
     slack = slack + (s.abs() + 2 * t.abs() * y_top + e.abs() * z_top) * (scalar.roughness / unit) * 1.01
     if scalar.pieces:
         return _linear_pieces(curve, s, t, e, theta, r) + slack
-    knots = [lo, *(torch.minimum(torch.maximum(k / unit, lo), hi) for k in sorted(scalar.kinks)), hi]
+    knots = [lo, *(torch.minimum(torch.maximum(k / unit, lo), hi) for k in scalar.kinks), hi]
     per_piece = POINTS // (len(knots) - 1)
     steps = torch.linspace(0, 1, per_piece, dtype=torch.float64)
-    bend = (s.abs() + rough + 2 * t.abs() * y_top + e.abs() * z_top) * (scalar.curvature * unit)
-    bend = bend + 2 * t.abs() * scalar.slope**2 + 2 * e.abs() * scalar.slope + 2 * theta.abs()
+    bend = (s.abs() + rough + 2 * t.abs() * y_top + e.abs() * z_top) * (with_room(scalar.curvature) * unit)
+    steep = with_room(scalar.slope)
+    bend = bend + 2 * t.abs() * steep**2 + 2 * e.abs() * steep + 2 * theta.abs()
     best = torch.full_like(lo, -math.inf)
     for a, b in pairwise(knots):
         grid = a[:, None] + (b - a)[:, None] * steps
-        value = scalar.function(grid * unit[:, None]) / unit[:, None]
+        value = scalar.curve(grid * unit[:, None]) / unit[:, None]
         total = (s[:, None] + t[:, None] * value + e[:, None] * grid) * value
         total -= (theta[:, None] * grid + r[:, None]) * grid
         gap = (b - a) / (per_piece - 1) * (1 + 1e-9)

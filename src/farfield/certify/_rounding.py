@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["TINY", "UNIT_ROUNDOFF", "gamma", "positive_definite", "row_norms", "spectral_bound"]
+__all__ = ["TINY", "UNIT_ROUNDOFF", "gamma", "positive_definite", "row_norms", "spectral_bound", "with_room"]
 
 UNIT_ROUNDOFF = 2.0**-53
 TINY = 2.0**-1000
@@ -20,6 +20,17 @@ def gamma(count: float) -> float:
     """
     product = count * UNIT_ROUNDOFF
     return product / (1.0 - product)
+
+
+def with_room(bound: float) -> float:
+    """A bound of an activation, a little larger: room for a checker with numbers of its own.
+
+    Up to four decimals, and by at least 1e-4 of it and at most 1e-3; what has no more than four stays.
+    """
+    short = round(bound, 4)
+    if abs(bound - short) <= 1e-9 * (1 + abs(bound)):
+        return bound * (1 + 1e-12)
+    return min(bound * (1 + 1e-3), max(math.ceil(bound * 1e4) / 1e4, bound * (1 + 1e-4)))
 
 
 def row_norms(matrix: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def list_names(
 
 @data.command("info")
 def show_info(
-    name: Annotated[str, typer.Argument(help="As farfield data list shows it.")],
+    name: Annotated[str, typer.Argument(help="A dataset, by the name that farfield data list shows.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """What a dataset is, whose it is, how it is split, and which files it needs."""

@@ -31,7 +31,7 @@ def kernel(
     layer_norm: Annotated[
         str, typer.Option(help="first, second, last, every, none, or hidden layers from 0: 0,2.")
     ] = "first",
-    placement: Annotated[
+    order: Annotated[
         Literal["pre", "post"], typer.Option(help="Norm before or after the activation.")
     ] = "pre",
     norm: Annotated[Literal["layer", "rms"], typer.Option(help="LayerNorm or RMSNorm.")] = "layer",
@@ -55,7 +55,7 @@ def kernel(
         depth=depth,
         activation=activation,
         layer_norm=_layers(layer_norm),
-        placement=placement,
+        order=order,
         norm=norm,
         weight_var=weight_var,
         bias_var=bias_var,
@@ -69,7 +69,7 @@ def kernel(
             "depth": depth,
             "activation": activation,
             "layer_norm": layer_norm,
-            "placement": placement,
+            "order": order,
             "norm": norm,
             "weight_var": weight_var,
             "bias_var": bias_var,
@@ -174,7 +174,7 @@ def _draw(path: Path, x: Tensor, matrix: Tensor, facts: dict[str, Any], *, gridd
     symbol = "Θ" if facts["kind"] == "ntk" else "K"
     net, top = facts["network"], facts["sup_diagonal"]
     norm = {"layer": "LayerNorm", "rms": "RMSNorm"}[net["norm"]]
-    where = "no norm" if net["layer_norm"] == "none" else f"{norm} {net['layer_norm']} ({net['placement']})"
+    where = "no norm" if net["layer_norm"] == "none" else f"{norm} {net['layer_norm']} ({net['order']})"
     axis = tuple(x[:, 0].tolist()) if gridded else tuple(float(k) for k in range(len(x)))
     label = "x" if gridded else "row"
     panel = Heatmap(

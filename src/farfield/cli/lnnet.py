@@ -29,11 +29,11 @@ def _group() -> None:
 def demo(
     points: Annotated[int, typer.Option(help="Random points; 0 for XOR.")] = 0,
     classes: Annotated[int, typer.Option(help="Random labels.")] = 2,
-    dimensions: Annotated[int, typer.Option(help="Of the random points.")] = 2,
+    dimensions: Annotated[int, typer.Option(help="Dimensions of the random points.")] = 2,
     rule: Annotated[
         Literal["fold", "paper"], typer.Option(help="Shallow, or one pair a layer as in P3.")
     ] = "fold",
-    seed: Annotated[int, typer.Option(help="Of every random draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the points through the layers to this .png or .svg file.")
     ] = None,

@@ -37,12 +37,12 @@ def ntk(
     method: Annotated[
         Literal["auto", "layerwise", "jacobian", "ntvp"], typer.Option(help="How it is computed.")
     ] = "auto",
-    memory: Annotated[str, typer.Option(help="For everything but the result.")] = "4GB",
+    memory: Annotated[str, typer.Option(help="Memory budget, excluding the result.")] = "4GB",
     double: Annotated[bool, typer.Option("--double", help="Compute in double precision.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the random batch.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random batch.")] = 0,
     vocabulary: Annotated[int, typer.Option(help="Random integers are below this.")] = 100,
     out: Annotated[Path | None, typer.Option(help="Write the kernel to this .npy file.")] = None,
-    resume: Annotated[
+    checkpoint: Annotated[
         Path | None, typer.Option(help="Folder for finished tiles: run again to go on after a stop.")
     ] = None,
     engine: Annotated[
@@ -77,8 +77,8 @@ def ntk(
     typer.echo(f"{named}: {why}", err=True)
     with bar("tangent kernel") as progress:
         kernel = empirical_ntk(
-            model, x, outputs=chosen, parameters=parameters, method=method, memory=memory, out=out, resume=resume,
-            engine=engine, progress=progress,
+            model, x, outputs=chosen, parameters=parameters, method=method, memory=memory, out=out,
+            checkpoint=checkpoint, engine=engine, progress=progress,
         )  # fmt: skip
     if out is not None:
         typer.echo(f"wrote {out}", err=True)

@@ -1,7 +1,8 @@
 """Datasets by name: found, checked by hash, cached, split as the papers split.
 
 Holds: the catalogue, where files are found or fetched, the readers, the splits, tables in Parquet.
-May import: errors, _typing, numpy; pooch, Pillow and pyarrow where a file needs them. Never: trains, scales or plots.
+May import: errors; pooch, Pillow and pyarrow where a file needs them.
+Never: trains, scales or plots.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Where work runs: tiles of a matrix, batches of a stream, and the engines that map, reduce and checkpoint them.
 
 Holds: tiles and their sizes, the engine interface, engines local and on Ray, checkpoints, fingerprints, a bar.
-May import: errors, _typing, torch, numpy, rich; ray when it is used. Never: knows a kernel, a model or a dataset.
+May import: errors; ray when it is used.
+Never: knows a kernel, a model or a dataset.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,18 @@ class Checkpoint:
         object.__setattr__(self, "folder", Path(folder).absolute())
         object.__setattr__(self, "fingerprint", fingerprint)
         self._open()
+
+    @staticmethod
+    def at(
+        where: Checkpoint | str | os.PathLike[str] | None, contents: Callable[[], Sequence[object]]
+    ) -> Checkpoint | None:
+        """A checkpoint as it is; for a folder, the one there whose fingerprint is that of ``contents()``.
+
+        This is how functions that know all that their results depend on take a folder for ``checkpoint=``.
+        """
+        if where is None or isinstance(where, Checkpoint):
+            return where
+        return Checkpoint(where, fingerprint_of(*contents()))
 
     def load(self, item: object, default: object = None) -> Any:
         """The result stored for an item, or ``default`` if there is none or not one byte for byte as written."""

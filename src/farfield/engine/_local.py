@@ -33,8 +33,8 @@ class LocalEngine(Engine):
         1 runs every task in the calling thread, where torch's own threads share the work of each operation, or in one
         beside it that has other ``threads``. More run that many tasks at once, each in a thread of its own.
     threads
-        Of torch's in each task; None leaves what a thread has. With several workers, 1: tasks made of many
-        elementwise operations, such as tiles of a kernel, then use the cores better than torch's threads do.
+        How many of torch's threads each task has; None leaves what a thread has. With several workers, 1: tasks made
+        of many elementwise operations, such as tiles of a kernel, then use the cores better than torch's threads do.
     """
 
     workers: int = 1

@@ -274,13 +274,14 @@ def ray(
     Parameters
     ----------
     address
-        Of a cluster: ``"host:port"``, or ``"auto"`` for the one this machine belongs to. None is the environment's
-        ``RAY_ADDRESS``, or else a cluster started on this machine for this process, which listens on 127.0.0.1 alone.
+        Address of a cluster: ``"host:port"``, or ``"auto"`` for the one this machine belongs to. None is the
+        environment's ``RAY_ADDRESS``, or else a cluster started on this machine for this process, which listens on
+        127.0.0.1 alone.
     workers
         Tasks at once; None is as many as there are cores for.
     threads
-        Of torch's, in each task, and the cores that are reserved for it. Results are the same bits as ``local``'s if
-        that computes with as many: ``torch.set_num_threads(threads)``.
+        How many of torch's threads each task has, and the cores that are reserved for it. Results are the same bits
+        as ``local``'s if that computes with as many: ``torch.set_num_threads(threads)``.
     retries
         How often a task is run again whose worker was lost. A task that raises is not.
     store

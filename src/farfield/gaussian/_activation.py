@@ -33,11 +33,16 @@ class Tail:
         lim σ(x)/x. Zero for bounded and sublinear tails, ±∞ for superlinear ones.
     offset
         lim σ(x) − slope·x where that limit exists (for a bounded tail: its limit), else ``nan``.
+    remainder
+        σ(x) − slope·x − offset is zero from some point on (``"exact"``), smaller than every power (``"flat"``),
+        O(1/x) (``"algebraic"``), or no more is known or true than that it is bounded (``"bounded"``: oscillation,
+        rounding).
     """
 
     kind: Literal["bounded", "sublinear", "linear", "superlinear"]
     slope: float = 0.0
     offset: float = math.nan
+    remainder: Literal["exact", "flat", "algebraic", "bounded"] = "bounded"
 
     def __post_init__(self) -> None:
         if self.kind in ("bounded", "sublinear") and self.slope != 0.0:

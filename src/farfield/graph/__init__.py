@@ -1,7 +1,9 @@
 """A model as a program: typed nodes over registered operators.
 
 Holds: ``capture`` (module, exported program or file → ``Program``), the operator registry, the reference
-interpreter, recognition of norms. May import: errors, _typing. Never: judges what a program does far away.
+interpreter, recognition of norms.
+May import: errors, gaussian, _regular_file.
+Never: judges what a program does far away.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from farfield.graph._archive import read_program
 from farfield.graph._capture import CaptureError, capture
 from farfield.graph._describe import describe, linear_part
+from farfield.graph._faithful import call_model, differs, spread_rows
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._program import Program
@@ -43,9 +46,11 @@ __all__ = [
     "Sample",
     "SymbolicSize",
     "Target",
+    "call_model",
     "capture",
     "compute_node",
     "describe",
+    "differs",
     "last_uses",
     "linear_part",
     "operator",
@@ -53,6 +58,7 @@ __all__ = [
     "operators",
     "read_program",
     "register_operator",
+    "spread_rows",
     "unregister_operator",
     "walk",
 ]

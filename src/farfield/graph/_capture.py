@@ -7,22 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield._regular_file import UnsafeFileError
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph._archive import read_program
 from farfield.graph._export import export_model, exported_modules, lower_exported
+from farfield.graph._faithful import spread_rows
 from farfield.graph._fold import fold
 from farfield.graph._lower import Lowering
 from farfield.graph._node import InputKind
 from farfield.graph._opaque import walk_modules
-from farfield.graph._prepare import prepared, quiet
+from farfield.graph._prepare import prepared, quiet, unwrapped
 from farfield.graph._program import CaptureMethod, Program
 from farfield.graph._simplify import simplify
+from farfield.graph._size import SymbolicSize
 from farfield.graph._symbolic import trace_model
+from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.recognition import recognise
 
 __all__ = ["CaptureError", "capture"]
@@ -88,7 +92,7 @@ def capture(
     wanted: Mapping[str, InputKind] = dict(kinds or {})
     if isinstance(model, str | Path):
         model = _load(Path(model))
-    model = _unwrapped(model)
+    model = unwrapped(model)
     if isinstance(model, ExportedProgram):
         lowering, outputs = lower_exported(model, wanted)
         program = _program(lowering, outputs, "export", exported_modules(model), ())
@@ -96,6 +100,8 @@ def capture(
         args, kwargs = _arguments(_distinct(example_inputs))
         with prepared(model):
             program = _captured(model, args, kwargs, wanted, dynamic_batch=dynamic_batch, prefer=prefer)
+            if dynamic_batch and not _takes_rows(program, (args, kwargs)):
+                program = _with_open_axis(model, args, kwargs, wanted, program, prefer)
     if not program.outputs:
         raise CaptureError("The model returns no tensor on this example, so there is nothing to capture.")
     unknown = sorted(set(wanted) - {spec.name for spec in program.inputs})
@@ -118,20 +124,70 @@ def _captured(
 ) -> Program:
     modules = {path: type(module).__name__ for path, module in model.named_modules()}
     lost: list[str] = []
+    script = isinstance(model, torch.jit.ScriptModule)
+    if script:
+        lost.append("Nobody can look into TorchScript: pass the nn.Module that was traced or scripted.")
     for method in (prefer, *(m for m in _ORDER if m != prefer)):
-        if method == "modules":
+        if method == "modules" or script:
             break
         try:
             if method == "export":
                 exported = export_model(model, args, kwargs, dynamic_batch=dynamic_batch)
-                return _program(*lower_exported(exported, kinds), method, modules, lost)
+                program = _program(*lower_exported(exported, kinds), method, modules, lost)
+                return replace(program, guards=tuple(getattr(exported, "_guards_code", ()) or ()))
             fixed = "torch.fx fixes every size to the example's."
             return _program(*trace_model(model, args, kwargs, kinds), method, modules, [*lost, fixed])
         except Exception as error:  # tracers raise whatever the model's code runs into
             _check_that_it_runs(model, args, kwargs)
             lost.append(f"torch.{method} failed: {_first_line(error)}")
+    _check_that_it_runs(model, args, kwargs)
     opaque = walk_modules(model, args, kwargs, kinds)
     return replace(opaque, unseen=(*lost, *opaque.unseen))
+
+
+def _takes_rows(program: Program, example: Any) -> bool:
+    """Whether a program captured from a single row runs on two: torch may open an axis and write a 1 further on."""
+    starts = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
+    single = [
+        bool(spec.shape) and isinstance(spec.shape[0], SymbolicSize) and start.shape[0] == 1
+        for spec, start in zip(program.inputs, starts, strict=False)
+    ]
+    if program.capture == "modules" or not any(single) or len(starts) != len(program.inputs):
+        return True
+    rows = spread_rows(program, starts, 2)
+    try:
+        program.evaluate(*(rows or ()), dtype=None, keep=program.outputs)
+    except OpaqueNodeError:
+        return True
+    except Exception:
+        return False
+    return True
+
+
+def _with_open_axis(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    kinds: Mapping[str, InputKind],
+    narrow: Program,
+    prefer: CaptureMethod,
+) -> Program:
+    """Captured again from the row twice, if that program is the same on one row; else with every size fixed."""
+
+    def twice(leaf: Any) -> Any:
+        single = isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == 1
+        return torch.cat([leaf, leaf]) if single else leaf
+
+    starts = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    try:
+        wide = _captured(model, *tree_map(twice, (args, kwargs)), kinds, dynamic_batch=True, prefer=prefer)
+        values = [p.evaluate(*starts, dtype=None, keep=p.outputs) for p in (narrow, wide)]
+        pairs = [(values[0][a], values[1][b]) for a, b in zip(narrow.outputs, wide.outputs, strict=True)]
+        if all(torch.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True) for a, b in pairs):
+            return wide
+    except Exception:  # the model takes one row only, or another way for it
+        pass
+    return _captured(model, args, kwargs, kinds, dynamic_batch=False, prefer=prefer)
 
 
 def _program(
@@ -158,30 +214,14 @@ def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
     try:
         model(*args, **kwargs)
     except Exception as error:
+        given = (*args, *kwargs.values())
         shapes = [
-            str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in (*args, *kwargs.values())
+            str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a)[:60].partition("\n")[0] for a in given
         ]
         raise CaptureError(
             f"{type(model).__name__} itself fails on the example inputs ({', '.join(shapes)}): "
             f"{_first_line(error)}. Pass inputs of the shapes and types its forward takes."
         ) from error
-
-
-def _unwrapped(model: Any) -> nn.Module | ExportedProgram:
-    """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``."""
-    while isinstance(model, nn.Module):
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and type(model).__name__ in ("DataParallel", "DistributedDataParallel"):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
-    if not isinstance(model, ExportedProgram):
-        raise InvalidValueError(
-            f"capture takes an nn.Module, an ExportedProgram or the path of a .pt2 file, not "
-            f"{type(model).__name__}. Wrap a function in a module whose forward calls it."
-        )
-    return model
 
 
 def _load(path: Path) -> ExportedProgram:

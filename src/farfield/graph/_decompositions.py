@@ -36,9 +36,17 @@ def _pairwise_distance(
     return distance
 
 
+def _normal(mean: Tensor, std: Tensor, *, generator: Any = None) -> Tensor:
+    return mean + std * torch.randn_like(mean + std)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.bilinear.default: _bilinear,
     torch.ops.aten.cdist.default: _pairwise_distance,
     torch.ops.aten._cdist_forward.default: _pairwise_distance,
     torch.ops.aten._euclidean_dist.default: _pairwise_distance,
+    torch.ops.aten.normal.Tensor_Tensor: _normal,
+    torch.ops.aten.normal_functional.default: lambda x, mean=0.0, std=1.0, *, generator=None: (
+        mean + std * torch.randn_like(x)
+    ),
 }

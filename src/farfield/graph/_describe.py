@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from farfield.gaussian import scalar_function
 from farfield.graph._node import Node
 from farfield.graph._unknown import torch_function
 from farfield.graph.operators import NOTHING, Facts, operator
@@ -17,7 +18,7 @@ __all__ = ["describe", "linear_part"]
 
 
 def describe(node: Node) -> Facts:
-    """What a node is: whether it only moves entries, where it is linear or monotone, its norm, its determinism.
+    """What a node is: does it only move entries, where is it linear or monotone, its norm, its scalar function.
 
     Read from its operator's table entry with the node's own attributes, result type and mode.
 
@@ -32,8 +33,12 @@ def describe(node: Node) -> Facts:
         return NOTHING
     if node.op == "unknown":
         return replace(NOTHING, deterministic=_repeatable(node))
-    facts = operator(node.op).facts
-    return facts(node) if callable(facts) else facts
+    stated = operator(node.op).facts
+    facts = stated(node) if callable(stated) else stated
+    scalar = facts.scalar or (scalar_function(node.op, node.attributes) if facts.entrywise else None)
+    if scalar is None or (node.dtype is not None and node.dtype.is_complex):
+        return facts
+    return replace(facts, scalar=scalar, monotone=(scalar.monotone,), positive=scalar.positive)
 
 
 def _repeatable(node: Node) -> bool:

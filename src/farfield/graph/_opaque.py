@@ -36,7 +36,10 @@ def walk_modules(
         for hook in hooks:
             hook.remove()
     specs, nodes = [], []
-    given = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    try:
+        given = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    except ValueError:  # a traced module has no signature
+        given = {**{f"input_{i}": value for i, value in enumerate(args)}, **kwargs}
     for key, value in given.items():
         for name, leaf in tensor_leaves(key, value):
             kind: InputKind = "boolean" if leaf.dtype == torch.bool else "integer"

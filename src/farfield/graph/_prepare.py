@@ -11,9 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.export import ExportedProgram
 from torch.nn.modules import transformer
 
-__all__ = ["prepared", "quiet"]
+from farfield.errors import InvalidValueError
+from farfield.graph._structure import opened
+
+__all__ = ["prepared", "quiet", "unwrapped"]
 
 _TALKERS = ("torch._export", "torch.export", "torch.fx", "torch._dynamo", "torch._subclasses")
 
@@ -39,16 +44,22 @@ def quiet() -> Iterator[None]:
 def prepared(model: nn.Module) -> Iterator[None]:
     """The model as it serves: eval mode, no gradients, no key-value cache, no fused encoder kernels.
 
-    The fused kernels of ``nn.TransformerEncoderLayer`` are one opaque call; a cache adds inputs and outputs
-    nobody asked about. Everything is put back afterwards: training flags, configuration, buffers, and
-    attributes that ``forward`` assigns.
+    Records (dataclasses) that torch does not know are returned as dictionaries. Distributions do not check their
+    arguments: a check reads values, which no tracer can follow. The fused kernels of
+    ``nn.TransformerEncoderLayer`` are one opaque call; a cache adds inputs and outputs nobody asked about.
+    Everything is put back afterwards: training flags, configuration, buffers, and attributes that ``forward``
+    assigns.
     """
     with ExitStack() as stack:
         stack.enter_context(_untouched(model))
         stack.enter_context(_without_cache(model))
         stack.enter_context(_plain_attention())
+        stack.enter_context(_unchecked_distributions())
         stack.enter_context(torch.no_grad())
         model.eval()
+        if not isinstance(model, torch.jit.ScriptModule):  # scripted modules take no hooks
+            hook = model.register_forward_hook(lambda module, given, result: opened(result))
+            stack.callback(hook.remove)
         yield
 
 
@@ -69,6 +80,16 @@ def _plain_attention() -> Iterator[None]:
 def _as_told(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """Whether the caller said that the mask is causal; torch's own function compares its entries."""
     return is_causal is True
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextmanager
@@ -110,3 +131,20 @@ def _untouched(model: nn.Module) -> Iterator[None]:
             for (buffer, content), version in zip(buffers, versions, strict=True):
                 if buffer._version != version:
                     buffer.copy_(content)
+
+
+def unwrapped(model: Any) -> nn.Module | ExportedProgram:
+    """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``."""
+    while isinstance(model, nn.Module):
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DataParallel", "DistributedDataParallel"):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+    if not isinstance(model, ExportedProgram):
+        raise InvalidValueError(
+            f"capture takes an nn.Module, an ExportedProgram or the path of a .pt2 file, not "
+            f"{type(model).__name__}. Wrap a function in a module whose forward calls it."
+        )
+    return model

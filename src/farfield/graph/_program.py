@@ -46,6 +46,8 @@ class Program:
         What the capture could not see, in words; empty when nothing was missed.
     modules
         Every module path of the model → its class name, called or not.
+    guards
+        Conditions on sizes under which the model takes the way that was captured, as torch.export writes them.
     """
 
     nodes: tuple[Node, ...]
@@ -56,6 +58,7 @@ class Program:
     capture: CaptureMethod = "export"
     unseen: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict, repr=False)
+    guards: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         defined: set[str] = set()

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import SUPPORTED_NODES, tree_flatten, tree_unflatten
 
-__all__ = ["leaf_names", "tensor_leaves"]
+__all__ = ["leaf_names", "opened", "tensor_leaves"]
 
 
 def leaf_names(stem: str, structure: Any, count: int) -> list[str]:
@@ -36,6 +36,15 @@ def tensor_leaves(stem: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     for name, leaf in zip(leaf_names(stem, structure, len(leaves)), leaves, strict=True):
         if isinstance(leaf, Tensor):
             yield name, leaf
+
+
+def opened(value: Any) -> Any:
+    """The same structure with a dictionary for every record (dataclass) that torch takes for a leaf."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and type(value) not in SUPPORTED_NODES:
+        return {field.name: opened(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if type(value) in (list, tuple):
+        return type(value)(opened(inner) for inner in value)
+    return {key: opened(inner) for key, inner in value.items()} if type(value) is dict else value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """What each node of a model does as ‖x‖ → ∞: verdicts, escape paths, horizons.
 
 Holds: sided growth rates and their rules, escape paths and cuts, jets at infinity and the horizon, witnesses
-of unboundedness, verdicts. May import: graph, gaussian, errors, _typing. Never: promises a number for every
-input (that is certify's), renders a report, or changes a model.
+of unboundedness, verdicts.
+May import: errors, gaussian, graph.
+Never: promises a number for every input (that is certify's), renders a report, or changes a model.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from farfield.growth._growth import Growth, Kind
 from farfield.growth._horizon import Horizon, horizon
 from farfield.growth._jet import Jet
 from farfield.growth._paths import (
-    BOUNDING_NORMS,
     Cut,
     EscapePath,
     bounding_cut,
@@ -23,7 +23,6 @@ from farfield.growth._paths import (
     escape_paths,
     insertion_cut,
 )
-from farfield.growth._profile import Profile, profile, profile_names
 from farfield.growth._rate import Rate
 from farfield.growth._registry import (
     Site,
@@ -36,7 +35,6 @@ from farfield.growth._verdict import GrowthReport, Status, Verdict, analyse
 from farfield.growth._witness import Evidence, Witness, find_witness
 
 __all__ = [
-    "BOUNDING_NORMS",
     "Analysis",
     "Cut",
     "EscapePath",
@@ -47,7 +45,6 @@ __all__ = [
     "Horizon",
     "Jet",
     "Kind",
-    "Profile",
     "Rate",
     "Reason",
     "Site",
@@ -66,8 +63,6 @@ __all__ = [
     "horizon",
     "insertion_cut",
     "jet_rule_names",
-    "profile",
-    "profile_names",
     "register_growth_rule",
     "register_jet_rule",
     "unregister_growth_rule",

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
-from farfield.graph import Program
-from farfield.graph._interpret import compute_node
+from farfield.graph import Program, call_model, compute_node, spread_rows
 from farfield.growth._step import learn_sizes, resolved
 
-__all__ = ["Evaluator", "evaluate_output"]
+__all__ = ["Evaluator", "evaluate_output", "rows_are_samples"]
 
 LARGEST_COPY = 20_000_000
 """Modules with more parameters are not copied to float64; their captured program, run in float64, stands for them."""
@@ -46,6 +44,14 @@ class Evaluator:
             except Exception:  # some modules hold what can't be copied; the program speaks for them
                 self.module = None
 
+        self._samples: dict[tuple[str, str], bool] = {}
+
+    def rows_are_samples(self, starts: Sequence[Tensor], axis: str, output: str) -> bool:
+        """See :func:`rows_are_samples`; found out once."""
+        if (axis, output) not in self._samples:
+            self._samples[axis, output] = rows_are_samples(self.program, starts, axis, [output])
+        return self._samples[axis, output]
+
     @property
     def source(self) -> str:
         """What is run."""
@@ -56,7 +62,8 @@ class Evaluator:
         """The value of one output."""
         if self.module is not None:
             try:
-                found = self._run(self.module, inputs)
+                with torch.random.fork_rng(devices=[]):
+                    found = call_model(self.module, self.example_inputs, inputs)
             except Exception:  # a forward that builds its own float32 tensors, say, does not run in float64
                 self.module = None
             else:
@@ -65,19 +72,49 @@ class Evaluator:
                 self.module = None
         return evaluate_output(self.program, inputs, self.program.outputs[output]).to(torch.float64)
 
-    def _run(self, module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
-        queue = list(inputs)
-        filled = tree_map(
-            lambda leaf: queue.pop(0) if isinstance(leaf, Tensor) else leaf, self.example_inputs
-        )
-        with torch.random.fork_rng(devices=[]):
-            if isinstance(filled, Tensor):
-                result = module(filled)
-            elif isinstance(filled, dict):
-                result = module(**filled)
-            else:
-                result = module(*filled)
-        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+
+def rows_are_samples(
+    program: Program, starts: Sequence[Tensor], axis: str, outputs: Sequence[str] | None = None
+) -> bool:
+    """Whether a row along this axis is a sample: with other rows beside it, or with none, it gives the same.
+
+    Nodes of a graph are not: they are joined by edges, and one alone is no graph. Tried by evaluation at random
+    inputs, one row against two.
+
+    Parameters
+    ----------
+    program
+        The captured program.
+    starts
+        Example of every input.
+    axis
+        Name of an open axis.
+    outputs
+        The outputs asked about, all by default. One without that axis (a loss) joins the rows.
+    """
+    names = program.outputs if outputs is None else outputs
+    if any(str((*program.node(name).shape, "")[0]) != axis for name in names):
+        return False
+    two = spread_rows(program, starts, 2, axis)
+    if two is None:
+        return False
+    source = torch.Generator().manual_seed(0)
+    rows = []
+    for spec, row in zip(program.inputs, two, strict=True):
+        if spec.kind == "real":
+            row = torch.randn(row.shape, generator=source, dtype=torch.float64).to(row.device, row.dtype)
+        rows.append(row)
+    shared = [bool(spec.shape) and str(spec.shape[0]) == axis for spec in program.inputs]
+    one = [row[:1] if cut else row for row, cut in zip(rows, shared, strict=True)]
+    try:
+        few, many = (program.evaluate(*inputs, keep=names) for inputs in (one, rows))
+    except Exception:  # an index that points at another row, say
+        return False
+    for name in names:
+        a, b = few[name], many[name][:1]
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-6, atol=1e-9, equal_nan=True):
+            return False
+    return True
 
 
 def evaluate_output(program: Program, inputs: Sequence[Tensor], name: str) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield.errors import InvalidValueError
 from farfield.graph import InputSpec, Program, SymbolicSize, capture
@@ -118,6 +118,16 @@ def horizon(
             f"Output {program.outputs[output]!r} is complex; take its real or imaginary part for a horizon."
         )
     return read(jet, notes)
+
+
+def with_rows(inputs: Any) -> Any:
+    """The same example inputs, a row of zeros for each that is an empty batch: there has to be something to run."""
+
+    def filled(leaf: Any) -> Any:
+        empty = isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == 0
+        return leaf.new_zeros((1, *leaf.shape[1:])) if empty else leaf
+
+    return tree_map(filled, inputs)
 
 
 def leaves(inputs: Any) -> list[Any]:

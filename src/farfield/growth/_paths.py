@@ -10,14 +10,13 @@ from typing import Any, Literal, TypeAlias
 
 import networkx as nx
 
-from farfield.graph import Node, Program
+from farfield.graph import Node, Program, describe, operator
 from farfield.growth._analysis import Analysis, apply_rule, extents
 from farfield.growth._extent import Extent, join
 from farfield.growth._rate import BOUNDED, LINEAR
 from farfield.growth._registry import Claim
 
 __all__ = [
-    "BOUNDING_NORMS",
     "Cut",
     "EscapePath",
     "bounding_cut",
@@ -26,29 +25,8 @@ __all__ = [
     "insertion_cut",
 ]
 
-BOUNDING_NORMS = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "l2_normalize")
-SILENT = frozenset(
-    [
-        "identity",
-        "reshape",
-        "permute",
-        "expand",
-        "squeeze",
-        "unsqueeze",
-        "cast",
-        "getitem",
-        "dropout",
-        "slice",
-        "select",
-        "split",
-        "chunk",
-        "unbind",
-        "repeat",
-        "flip",
-        "roll",
-    ]
-)
-"""Operators left out when a path is printed: they only move entries."""
+MIXING = ("linear", "attention", "recurrent")
+"""Families of operators that combine features with weights: what comes after the last of them is a prediction."""
 Side: TypeAlias = Literal["input", "output"]
 NARROWEST = 3
 """A norm over fewer features leaves nothing but signs, so no norm is proposed there."""
@@ -211,11 +189,16 @@ def escape_path(analysis: Analysis, output: str, moving: str | None = None) -> E
 def _described(program: Program, names: tuple[str, ...]) -> EscapePath:
     graph = program.to_networkx()
     between = nx.descendants(graph, names[0]) & nx.ancestors(graph, names[-1])
-    norms = [n for n in program.nodes if n.op in BOUNDING_NORMS and n.name in between and n.name not in names]
+    norms = [n for n in program.nodes if n.name in between and n.name not in names and describe(n).norm]
     shown = [program.node(n) for n in names]
-    spoken = [label(n) for n in shown if n.role != "output" and n.op not in SILENT]
+    spoken = [label(n) for n in shown if n.role != "output" and not _silent(n)]
     labels = tuple(text for text, _ in itertools.groupby(spoken))
     return EscapePath(names, labels, tuple(dict.fromkeys(label(n) for n in norms)))
+
+
+def _silent(node: Node) -> bool:
+    """It only moves the entries of one tensor: left out when a path is printed."""
+    return len(node.operands) == 1 and describe(node).moves
 
 
 def _minimum(graph: nx.DiGraph, source: Any, sink: Any, near: Side = "output") -> set[Any] | None:
@@ -243,9 +226,10 @@ def insertion_cut(
 ) -> Cut | None:
     """The smallest set of places where a norm would bound an output that is not bounded now.
 
-    Vertices are the growing nodes; only floating tensors with at least three features in their last axis can
-    take a norm. A minimum vertex cut of the growing graph, then checked by running the analysis with those
-    nodes bounded.
+    Vertices are the growing nodes. A norm is proposed on a hidden value only: a floating tensor with at least three
+    features in its last axis (and three channels) that is neither a prediction (what follows the last weights before
+    an output), nor an input as it came, nor summed over its features next, which would leave 0. A minimum vertex cut
+    of the growing graph, then checked by running the analysis with those nodes bounded.
 
     Parameters
     ----------
@@ -257,16 +241,17 @@ def insertion_cut(
     Returns
     -------
     Cut or None
-        ``None`` when no place is wide enough, or growth does not come from an input (a pole).
+        ``None`` when there is no such place, or growth does not come from an input (a pole).
     """
     program = analysis.program
     growing = growing_graph(analysis, moving)
     if output not in growing:
         return Cut((), (), True)
     graph = nx.DiGraph()
+    barred = _predictions(program) | _raw(program)
     for name in growing.nodes:
-        node = program.node(name)
-        graph.add_edge((name, "in"), (name, "out"), capacity=1.0 if _takes_norm(node) else math.inf)
+        free = name not in barred and _takes_norm(program, program.node(name))
+        graph.add_edge((name, "in"), (name, "out"), capacity=1.0 if free else math.inf)
     for a, b in growing.edges:
         graph.add_edge((a, "out"), (b, "in"), capacity=math.inf)
     for name in _sources(program, moving):
@@ -278,11 +263,58 @@ def insertion_cut(
     return _cut(analysis, names, output, moving)
 
 
-def _takes_norm(node: Node) -> bool:
+def _takes_norm(program: Program, node: Node) -> bool:
     if node.role != "operation" or not node.shape or node.dtype is None or not node.dtype.is_floating_point:
         return False
-    last = node.shape[-1]
-    return isinstance(last, int) and last >= NARROWEST and node.op not in SILENT
+    # Images have their features in axis 1.
+    widths = (node.shape[-1], node.shape[1]) if len(node.shape) > 3 else node.shape[-1:]
+    wide = all(isinstance(width, int) and width >= NARROWEST for width in widths)
+    return wide and not _silent(node) and not _summed_over_features(program, node)
+
+
+def _summed_over_features(program: Program, node: Node) -> bool:
+    """A sum or mean over the last axis takes this value next: after a centred norm it would be 0."""
+    for name in program.users(node.name):
+        user = program.node(name)
+        if user.op in ("sum", "mean"):
+            dims = user.attributes.get("dim")
+            if not dims or len(node.shape) - 1 in (dims if isinstance(dims, tuple) else (dims,)):
+                return True
+        elif describe(user).moves and _summed_over_features(program, user):
+            return True
+    return False
+
+
+def _predictions(program: Program) -> set[str]:
+    """Nodes from the last weights on to an output, those included: a norm there would be on what is predicted."""
+    found: set[str] = set()
+    stack = list(program.outputs)
+    while stack:
+        name = stack.pop()
+        node = program.node(name)
+        if name in found or node.role not in ("operation", "output"):
+            continue
+        found.add(name)
+        if node.op == "unknown" or operator(node.op).family not in MIXING:
+            stack.extend(node.operands)
+    return found
+
+
+def _raw(program: Program) -> set[str]:
+    """Inputs as they came: moved about, or scaled and shifted by constants."""
+    found = {spec.name for spec in program.inputs}
+    still = {node.name for node in program.nodes if node.role == "constant"}
+    for node in program.nodes:
+        operands = set(node.operands)
+        if node.role != "operation" or not operands:
+            continue
+        if operands <= still:
+            still.add(node.name)
+        elif operands <= found | still:
+            facts = describe(node)
+            if facts.moves or (facts.entrywise and facts.linear):
+                found.add(node.name)
+    return found
 
 
 def _cut(analysis: Analysis, names: set[Any], output: str, moving: str | None) -> Cut:

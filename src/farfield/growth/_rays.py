@@ -10,17 +10,21 @@ from typing import Any
 
 import torch
 
-from farfield.errors import InvalidValueError
-from farfield.graph import Node, Program, SymbolicSize
+from farfield.errors import FarfieldError, InvalidValueError
+from farfield.graph import Node, Program, SymbolicSize, last_uses
 from farfield.growth import jets as _jets  # noqa: F401  registers the rules
 from farfield.growth._extent import Reason
 from farfield.growth._jet import ROUNDING, Jet, constant, unknown_like
 from farfield.growth._step import JetValue, Step, find_jet_rule, learn_sizes, resolved
 
-__all__ = ["LOWEST", "run_jets"]
+__all__ = ["LOWEST", "UnseenSizeError", "run_jets"]
 
 LOWEST = -2.0
 """Powers below this one are dropped when lower-order terms are wanted at all."""
+
+
+class UnseenSizeError(FarfieldError, ValueError):
+    """The size of some value depends on what happens at infinity: how many entries a mask selects, say."""
 
 
 def run_jets(
@@ -44,7 +48,7 @@ def run_jets(
         Names of the nodes wanted; the outputs by default. Others are freed once used up.
     """
     wanted = frozenset(program.outputs if keep is None else keep)
-    last = _last_uses(program)
+    last = last_uses(program.nodes)
     sizes = _sizes(program, inputs)
     values: dict[str, JetValue] = {}
     count = itertools.count(1)
@@ -89,19 +93,21 @@ def _advance(
     node: Node, operands: tuple[JetValue | None, ...], lowest: float, notes: list[Reason]
 ) -> JetValue:
     step = Step(node, operands, lowest)
+    if any(operand == () for operand in operands):
+        return _lost(node, operands)
     if all(_still(operand) for operand in operands):
         return _computed(step)
     rule = find_jet_rule(node.op)
     if rule is None:
         what = node.target if node.op == "unknown" else node.op
         notes.append(Reason(node.name, f"no jet rule for operator {what!r}"))
-        return _lost(step)
+        return _lost(node, operands)
     try:
         result = rule(step)
     except Exception as error:
         # A rule that fails must not turn into a number, nor end the audit: the node is lost and says so.
         notes.append(Reason(node.name, f"the jet rule of {node.op!r} failed: {error}"))
-        return _lost(step)
+        return _lost(node, operands)
     if isinstance(result, tuple):
         return tuple(part.trimmed(lowest) for part in result)
     return result.trimmed(lowest)  # type: ignore[no-any-return]
@@ -144,19 +150,18 @@ def _errorless(operand: JetValue | None) -> bool:
     return all(not bool(part.errors.any()) for part in parts)
 
 
-def _lost(step: Step) -> JetValue:
-    """An operator nobody can follow: its shape, and a floor of +∞."""
-
-    def zero_power(operand: JetValue | None) -> Any:
-        if isinstance(operand, tuple):
-            return tuple(part.at(0.0) for part in operand)
-        return None if operand is None else operand.at(0.0)
-
-    with torch.no_grad():
-        value = step.compute(*(zero_power(operand) for operand in step.operands))
-    if isinstance(value, tuple | list):
-        return tuple(unknown_like(constant(part)) for part in value)
-    return unknown_like(constant(value))
+def _lost(node: Node, operands: tuple[JetValue | None, ...]) -> JetValue:
+    """An operator nobody can follow: its shape, and a floor of +∞. Nothing is run on values that no input gives."""
+    if node.dtype is None and not node.shape:
+        return ()  # several tensors: the nodes that pick one of them know its shape
+    if not all(isinstance(size, int) for size in node.shape):
+        raise UnseenSizeError(
+            f"The size {list(node.shape)} of {node.name!r} at {node.place} depends on values that are not known at "
+            "infinity, so nothing after it can be followed."
+        )
+    first = next((o for o in operands if isinstance(o, Jet)), None)
+    device = None if first is None else first.values.device
+    return unknown_like(constant(torch.zeros([int(d) for d in node.shape], device=device)))
 
 
 def _sizes(program: Program, inputs: Mapping[str, Jet]) -> dict[str, int]:
@@ -178,11 +183,3 @@ def _sizes(program: Program, inputs: Mapping[str, Jet]) -> dict[str, int]:
                 f"sizes) and was given {list(shape)}. Capture with an example of the shape you want."
             )
     return sizes
-
-
-def _last_uses(program: Program) -> dict[str, int]:
-    last: dict[str, int] = {}
-    for position, node in enumerate(program.nodes):
-        for name in (*node.operands, node.name):
-            last[name] = position
-    return last

@@ -50,12 +50,14 @@ class Search:
 
     @cached_property
     def by_rows(self) -> bool:
-        """Every direction can be one row of a batch: its dynamic axis is the first axis of the output too."""
+        """Every direction can be one row of a batch: its open axis is the output's too, and rows are samples."""
         specs = [spec for spec in self.program.inputs if spec.name in self.moving]
         first = {spec.shape[0] if spec.shape else None for spec in specs}
-        shape = self.program.node(self.program.outputs[self.output]).shape
+        output = self.program.outputs[self.output]
         axis = next(iter(first))
-        return len(first) == 1 and isinstance(axis, SymbolicSize) and shape[:1] == (axis,)
+        if len(first) != 1 or not isinstance(axis, SymbolicSize):
+            return False
+        return self.evaluator.rows_are_samples(self.starts, str(axis), output)
 
     def shares_rows(self, spec: InputSpec) -> bool:
         """The input has the batch axis of those that move, and directions are rows of it."""

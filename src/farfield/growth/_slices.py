@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from farfield.gaussian import scalar_function_names
 from farfield.graph import Node, Program
 from farfield.growth._extent import Extent, join
-from farfield.growth._profile import profile_names
 from farfield.growth._registry import Claim, Rules
 
 __all__ = ["Slicer", "slice_of"]
 
-ENTRYWISE = frozenset(profile_names()) | {
+ENTRYWISE = frozenset(scalar_function_names()) | {
     *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp", "where", "masked_fill", "lerp"),
     *("neg", "square", "sqrt", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p", "dropout", "cast"),
     "identity",

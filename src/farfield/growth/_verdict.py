@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from farfield.errors import InvalidValueError
-from farfield.graph import OpaqueNodeError, Program, capture
+from farfield.graph import OpaqueNodeError, Program, capture, differs
 from farfield.growth._analysis import Analysis, analyse_growth
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._extent import Reason
 from farfield.growth._growth import Growth
-from farfield.growth._horizon import leaves
+from farfield.growth._horizon import leaves, with_rows
 from farfield.growth._paths import Cut, EscapePath, bounding_cut, escape_paths, insertion_cut
 from farfield.growth._witness import Witness, find_witness
 
@@ -103,11 +103,14 @@ class GrowthReport:
         One per output with all inputs moving, then one per output and real input.
     analysis
         Every node's growth.
+    notes
+        Steps beside the verdicts that failed, and how.
     """
 
     status: Status
     verdicts: tuple[Verdict, ...]
     analysis: Analysis
+    notes: tuple[Reason, ...] = ()
 
     @property
     def program(self) -> Program:
@@ -146,6 +149,7 @@ class GrowthReport:
             "status": self.status.value,
             "verdicts": [verdict.to_dict() for verdict in self.verdicts],
             "assumptions": [{"node": a.node, "text": a.text} for a in self.assumptions],
+            "notes": [{"node": n.node, "text": n.text} for n in self.notes],
         }
 
 
@@ -153,6 +157,7 @@ def analyse(
     model: nn.Module | ExportedProgram | Program | str | Path,
     example_inputs: Any = (),
     *,
+    program: Program | None = None,
     generator: torch.Generator | None = None,
     paths: int = 3,
 ) -> GrowthReport:
@@ -160,8 +165,9 @@ def analyse(
 
     BOUNDED is a theorem about real arithmetic: abstract interpretation with sound rules. UNBOUNDED comes with
     a direction and an exact rate, confirmed by evaluating the model in float64. Everything else is UNKNOWN,
-    with the node and the reason. Bounded does not mean correct: nothing is said about accuracy far from the
-    data.
+    with the node and the reason. Where the module is at hand, it and its program are first run side by side
+    (:func:`farfield.graph.differs`): what is proved of a program that is not the module is UNKNOWN. Bounded does
+    not mean correct: nothing is said about accuracy far from the data.
 
     Parameters
     ----------
@@ -169,6 +175,8 @@ def analyse(
         A module, an exported program, a file holding one, or a captured program.
     example_inputs
         As for :func:`farfield.graph.capture`. Inputs held still while others move stay at the first row.
+    program
+        The captured program, where there is one already.
     generator
         Source of the random directions; by default one of its own with seed 0.
     paths
@@ -180,26 +188,43 @@ def analyse(
     >>> analyse(model, (torch.zeros(2, 4),)).status
     <Status.BOUNDED: 'bounded'>
     """
-    program = model if isinstance(model, Program) else capture(model, example_inputs)
-    starts = _starts(program, example_inputs)
+    example_inputs = with_rows(example_inputs)
+    if program is None:
+        program = model if isinstance(model, Program) else capture(model, example_inputs)
     rng = torch.Generator().manual_seed(0) if generator is None else generator
     analysis = analyse_growth(program)
-    evaluator = _Lazy(program, model, example_inputs)
+    desk = _Desk(analysis, model, example_inputs, _starts(program, example_inputs), rng, paths)
     joint: list[Verdict] = []
     alone: list[Verdict] = []
-    for index, output in enumerate(program.outputs):
-        found: dict[str, Witness] = {}
-        single = len(program.inputs) == 1
-        for name in () if single else analysis.alone:
-            alone.append(_verdict(analysis, output, index, name, starts, evaluator, rng, paths, {}))
-            witness = alone[-1].witness
-            if witness is not None:
-                found[name] = witness
-        joint.append(_verdict(analysis, output, index, None, starts, evaluator, rng, paths, found))
+    single = len(program.inputs) == 1
+    for output in program.outputs:
+        each = [] if single else [desk.verdict(output, name) for name in analysis.alone]
+        known = next((v.witness for v in each if v.witness is not None), None)
+        joint.append(desk.verdict(output, None, known))
+        alone += each
         if single and analysis.alone:
             alone.append(replace(joint[-1], input=next(iter(analysis.alone))))
-    verdicts = (*joint, *alone)
-    return GrowthReport(_overall(joint), verdicts, analysis)
+    if isinstance(model, nn.Module) and any(_rests_on_program(v) for v in joint):
+        text = desk.attempt(
+            program.outputs[0], "the comparison with the module", differs, model, program, example_inputs
+        )
+        if text is not None:
+            joint, alone = ([_withdrawn(v, text) for v in part] for part in (joint, alone))
+    return GrowthReport(_overall(joint), (*joint, *alone), analysis, tuple(dict.fromkeys(desk.notes)))
+
+
+def _rests_on_program(verdict: Verdict) -> bool:
+    """Whether it says nothing about a module that computes something else than the captured program."""
+    witness = verdict.witness
+    return verdict.status is Status.BOUNDED or (witness is not None and "program" in witness.evaluated)
+
+
+def _withdrawn(verdict: Verdict, text: str) -> Verdict:
+    if not _rests_on_program(verdict):
+        return verdict
+    return replace(
+        verdict, status=Status.UNKNOWN, witness=None, reason=Reason(verdict.output, text), cut=None
+    )
 
 
 def _overall(verdicts: Sequence[Verdict]) -> Status:
@@ -208,19 +233,6 @@ def _overall(verdicts: Sequence[Verdict]) -> Status:
         if status in found:
             return status
     return Status.BOUNDED
-
-
-class _Lazy:
-    """An evaluator made on first use: a bounded model is never copied."""
-
-    def __init__(self, program: Program, model: Any, example_inputs: Any) -> None:
-        self.arguments = (program, model, example_inputs)
-        self.made: Evaluator | None = None
-
-    def get(self) -> Evaluator:
-        if self.made is None:
-            self.made = Evaluator(*self.arguments)
-        return self.made
 
 
 def _starts(program: Program, example_inputs: Any) -> tuple[Tensor, ...]:
@@ -239,40 +251,76 @@ def _zeros(shape: Sequence[Any], dtype: torch.dtype) -> Tensor:
     return torch.zeros([d if isinstance(d, int) else 1 for d in shape], dtype=dtype)
 
 
-def _verdict(
-    analysis: Analysis,
-    output: str,
-    index: int,
-    moving: str | None,
-    starts: Sequence[Tensor],
-    evaluator: _Lazy,
-    generator: torch.Generator,
-    limit: int,
-    found: Mapping[str, Witness],
-) -> Verdict:
-    growth = analysis.growth(output, moving)
-    if growth.bounded:
-        cut = bounding_cut(analysis, output, moving)
-        return Verdict(Status.BOUNDED, output, moving, growth, None, None, (), cut)
-    witness = None
-    # A node that can't be run apart from the model leaves nothing to search with: the verdict is then UNKNOWN.
-    with contextlib.suppress(OpaqueNodeError):
-        witness = find_witness(
-            analysis,
-            starts,
-            index,
-            moving=None if moving is None else (moving,),
-            evaluator=evaluator.get(),
-            generator=generator,
+class _Desk:
+    """Gives verdicts; a step that fails after the growth analysis is a note, never the end of the analysis."""
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        model: Any,
+        example_inputs: Any,
+        starts: tuple[Tensor, ...],
+        generator: torch.Generator,
+        limit: int,
+    ) -> None:
+        self.analysis, self.starts, self.generator, self.limit = analysis, starts, generator, limit
+        self.notes: list[Reason] = []
+        self._model = (model, example_inputs)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Made on first use: a bounded model is never copied."""
+        return Evaluator(self.analysis.program, *self._model)
+
+    def attempt(self, node: str, what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """What the function returns; ``None``, and a note, where it fails."""
+        try:
+            return function(*args, **options)
+        except OpaqueNodeError:
+            return None  # nothing to run apart from the model: the verdict says so itself
+        except Exception as error:
+            said = str(error).strip().partition("\n")[0][:300]
+            self.notes.append(Reason(node, f"{what} failed: {type(error).__name__}: {said}"))
+            return None
+
+    def verdict(self, output: str, moving: str | None, known: Witness | None = None) -> Verdict:
+        """The verdict on one output; ``known`` is a witness of one input alone."""
+        analysis = self.analysis
+        growth = analysis.growth(output, moving)
+        if growth.bounded:
+            cut = self.attempt(
+                output, "the search for what bounds it", bounding_cut, analysis, output, moving
+            )
+            return Verdict(Status.BOUNDED, output, moving, growth, None, None, (), cut)
+        witness = (
+            self.attempt(output, "the search for a direction of growth", self._search, output, moving)
+            or known
         )
-    if witness is None:
-        witness = next(iter(found.values()), None)
-    paths = escape_paths(analysis, output, moving, limit=limit)
-    cut = insertion_cut(analysis, output, moving)
-    if witness is not None:
-        return Verdict(Status.UNBOUNDED, output, moving, growth, witness, None, paths, cut)
-    reason = growth.reason
-    if reason is None:
-        way = f" along {paths[0]}" if paths else ""
-        reason = Reason(output, f"not provably bounded ({growth}){way}, and no direction of growth was found")
-    return Verdict(Status.UNKNOWN, output, moving, growth, None, reason, paths, cut)
+        ways = self.attempt(
+            output, "the search for escape paths", escape_paths, analysis, output, moving, limit=self.limit
+        )
+        cut = self.attempt(
+            output, "the search for a place for a norm", insertion_cut, analysis, output, moving
+        )
+        paths: tuple[EscapePath, ...] = ways or ()
+        if witness is not None:
+            return Verdict(Status.UNBOUNDED, output, moving, growth, witness, None, paths, cut)
+        reason = growth.reason
+        if analysis.program.capture == "modules":
+            reason = Reason(output, f"the model could not be captured: {' '.join(analysis.program.unseen)}")
+        if reason is None:
+            way = f" along {paths[0]}" if paths else ""
+            reason = Reason(
+                output, f"not provably bounded ({growth}){way}, and no direction of growth was found"
+            )
+        return Verdict(Status.UNKNOWN, output, moving, growth, None, reason, paths, cut)
+
+    def _search(self, output: str, moving: str | None) -> Witness | None:
+        return find_witness(
+            self.analysis,
+            self.starts,
+            self.analysis.program.outputs.index(output),
+            moving=None if moving is None else (moving,),
+            evaluator=self.evaluator,
+            generator=self.generator,
+        )

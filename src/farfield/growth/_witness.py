@@ -19,6 +19,7 @@ from farfield.growth._jet import HIGHEST, MASKED, Jet, monomial, split_power
 from farfield.growth._leading import lead
 from farfield.growth._paths import escape_path
 from farfield.growth._rate import SINGULAR, Level, Rate
+from farfield.growth._rays import UnseenSizeError
 from farfield.growth._search import Search, unit
 
 __all__ = ["Evidence", "Witness", "find_witness"]
@@ -187,13 +188,35 @@ def _allowed(search: Search) -> Rate:
 
 def _best(search: Search, flat: Tensor) -> Witness | None:
     """The fastest growth among candidate directions, if evaluations confirm it."""
-    with torch.no_grad():
-        jet, _ = follow(search.program, search.split(flat), search.starts, search.output)
+    try:
+        with torch.no_grad():
+            jet, _ = follow(search.program, search.split(flat), search.starts, search.output)
+    except (RuntimeError, UnseenSizeError):
+        if len(flat) == 1:
+            raise
+        # Outputs of different sizes (rows that a mask selects) have no place in one tensor.
+        return _first(search, flat)
     seen = read(jet)
     for row, index in _ranked(seen):
         witness = confirm(search, flat[row : row + 1], index, _entry_of(jet, (row, *index)))
         if witness is not None:
             return witness
+    return None
+
+
+def _first(search: Search, flat: Tensor) -> Witness | None:
+    """The first of the candidate directions in which growth is found, one by one."""
+    failure: Exception | None = None
+    for row in flat.unsqueeze(1):
+        try:
+            witness = _best(search, row)
+        except (RuntimeError, UnseenSizeError) as error:
+            failure = error
+            continue
+        if witness is not None:
+            return witness
+    if failure is not None:
+        raise failure
     return None
 
 

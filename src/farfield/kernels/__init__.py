@@ -1,7 +1,8 @@
 """Networks of infinite width: NNGP and NTK kernels.
 
 Holds: the kernel state, layers that map it, networks of them, one-angle tables, the supremum of the diagonal.
-May import: engine, gaussian, nn, errors, _typing. Never: solves with a kernel, or draws anything at random.
+May import: engine, errors, gaussian, nn, _typing.
+Never: solves with a kernel, or draws anything at random.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from farfield.kernels._from_module import from_module
 from farfield.kernels._layers import Activate, Dense, Identity, Layer, LayerNorm, Residual, RMSNorm
 from farfield.kernels._mlp import mlp
 from farfield.kernels._network import KernelFunction, NetworkKernel
+from farfield.kernels._program import KernelKind
 from farfield.kernels._state import KernelState
 from farfield.kernels._supremum import sup_diagonal
 from farfield.kernels._table import Interpolant
@@ -20,6 +22,7 @@ __all__ = [
     "Identity",
     "Interpolant",
     "KernelFunction",
+    "KernelKind",
     "KernelState",
     "Layer",
     "LayerNorm",

@@ -19,7 +19,7 @@ def mlp(
     depth: int,
     activation: ActivationLike = "relu",
     layer_norm: Literal["first", "second", "last", "every"] | Iterable[int] | None = None,
-    placement: Literal["pre", "post"] = "pre",
+    order: Literal["pre", "post"] = "pre",
     norm: Literal["layer", "rms"] = "layer",
     weight_var: Variance = 1.0,
     bias_var: Variance = 0.0,
@@ -38,7 +38,7 @@ def mlp(
     layer_norm
         Hidden layers with a norm: ``"first"``, ``"second"``, ``"last"``, ``"every"``, their indices counted
         from 0, or None.
-    placement
+    order
         ``"pre"``: Dense → norm → activation ([P1]). ``"post"``: Dense → activation → norm ([P2]).
     norm
         ``"layer"`` (centre and divide) or ``"rms"`` (divide); the same in front of the activation.
@@ -60,9 +60,10 @@ def mlp(
     """
     if depth < 1:
         raise InvalidValueError(f"A network has at least one hidden layer, got depth={depth}.")
-    if placement not in ("pre", "post") or norm not in ("layer", "rms"):
+    if order not in ("pre", "post") or norm not in ("layer", "rms"):
         raise InvalidValueError(
-            f"The placement is 'pre' or 'post' and the norm 'layer' or 'rms', got {placement!r} and {norm!r}."
+            "The order is 'pre' or 'post' (norm before or after the activation) and the norm 'layer' or 'rms'; got "
+            f"{order!r} and {norm!r}."
         )
     sigma = as_activation(activation)
     where = _norm_layers(layer_norm, depth)
@@ -71,7 +72,7 @@ def mlp(
     for k in range(depth):
         unit: list[Layer] = [Activate(sigma, None if normalized else 1.0)]
         if k in where:
-            unit = [norm_layer, *unit] if placement == "pre" else [*unit, norm_layer]
+            unit = [norm_layer, *unit] if order == "pre" else [*unit, norm_layer]
         layers += [Dense(weight_var, bias_var), *unit]
     layers.append(Dense(weight_var, bias_var))
     return NetworkKernel(tuple(layers), compress, tolerance)

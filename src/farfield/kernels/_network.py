@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from farfield.errors import InvalidValueError, PrecisionError
 from farfield.kernels import _program as program
 from farfield.kernels._inputs import Rows, embed, normalize_inputs, separate_pairs
 from farfield.kernels._layers import Identity, Layer, LayerNorm, Residual
-from farfield.kernels._program import Kind, Parts, TableTile, WalkTile
+from farfield.kernels._program import KernelKind, Parts, TableTile, WalkTile
 from farfield.kernels._state import KernelState
 from farfield.kernels._supremum import sup_diagonal
 from farfield.kernels._table import Interpolant, fit, refit
@@ -96,7 +97,7 @@ class NetworkKernel:
         engine: str | engines.Engine = "auto",
         memory: int | str = "1GB",
         out: Tensor | NDArray[Any] | None = None,
-        checkpoint: engines.Checkpoint | None = None,
+        checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
         progress: engines.Progress | None = None,
     ) -> Float[Tensor, "*batch n m"]:
         """K(x₁, x₂), the covariance of the untrained network's outputs.
@@ -113,7 +114,7 @@ class NetworkKernel:
         out
             Where to write the result: a tensor or a ``numpy.memmap`` of the right shape and dtype.
         checkpoint
-            Finished tiles are kept there, and an interrupted run goes on.
+            A folder, or a :class:`farfield.engine.Checkpoint`, for finished tiles: an interrupted run goes on.
         progress
             Called with (tiles done, tiles in all).
         """
@@ -127,7 +128,7 @@ class NetworkKernel:
         engine: str | engines.Engine = "auto",
         memory: int | str = "1GB",
         out: Tensor | NDArray[Any] | None = None,
-        checkpoint: engines.Checkpoint | None = None,
+        checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
         progress: engines.Progress | None = None,
     ) -> Float[Tensor, "*batch n m"]:
         """Θ(x₁, x₂), the kernel of gradient descent on the network; parameters as for :meth:`nngp`."""
@@ -135,13 +136,13 @@ class NetworkKernel:
 
     def _matrix(
         self,
-        kind: Kind,
+        kind: KernelKind,
         x1: Tensor,
         x2: Tensor | None,
         engine: str | engines.Engine,
         memory: int | str,
         out: Tensor | NDArray[Any] | None,
-        checkpoint: engines.Checkpoint | None,
+        checkpoint: engines.Checkpoint | str | os.PathLike[str] | None,
         progress: engines.Progress | None,
     ) -> Tensor:
         symmetric = x2 is None
@@ -160,14 +161,18 @@ class NetworkKernel:
             tiles = engines.tiles(len(rows1), len(rows2), height=side, symmetric=symmetric)
             if out is None:
                 out = engines.empty_matrix(len(rows1), len(rows2), dtype=dtype, device=x1.device)
+            # A network is known by its values: it may hold functions, which have no content to compare.
+            kept = engines.Checkpoint.at(
+                checkpoint, lambda: ("kernel", kind, self._direct(kind, x1[:16], None, dtype), x1, x2, side)
+            )
             matrix = engines.engine(engine).fill(
-                out, task, tiles, symmetric=symmetric, checkpoint=checkpoint, progress=progress
+                out, task, tiles, symmetric=symmetric, checkpoint=kept, progress=progress
             )
             if symmetric and len(rows1):
                 matrix.diagonal().copy_(self.diagonal(x1, kind))
         return matrix
 
-    def _direct(self, kind: Kind, x1: Tensor, x2: Tensor | None, dtype: torch.dtype) -> Tensor:
+    def _direct(self, kind: KernelKind, x1: Tensor, x2: Tensor | None, dtype: torch.dtype) -> Tensor:
         """One untiled evaluation: batches and gradients."""
         rows1 = self._rows(x1)
         rows2 = rows1 if x2 is None else self._rows(x2)
@@ -188,7 +193,7 @@ class NetworkKernel:
         state = program.first_state(rows1, rows2, torch.float64, "ntk", _span(rows1, rows2), False)
         return program.walk(self.parts.below + self.parts.above, state)
 
-    def diagonal(self, x: Float[Tensor, "*batch n d"], kind: Kind = "ntk") -> Float[Tensor, "*batch n"]:
+    def diagonal(self, x: Float[Tensor, "*batch n d"], kind: KernelKind = "ntk") -> Float[Tensor, "*batch n"]:
         """K(x, x) or Θ(x, x) for every input, exactly: the angle is 0 and stays 0.
 
         Cost: a few operations an input and layer, up to the first norm; none above it.
@@ -207,25 +212,25 @@ class NetworkKernel:
             return (origin[0] * torch.ones_like(rows.q)).to(dtype)
         return (origin[0] + origin[1] * state.ntk).to(dtype)
 
-    def _origin(self, kind: Kind, device: torch.device) -> Tensor:
+    def _origin(self, kind: KernelKind, device: torch.device) -> Tensor:
         """The layers above the first norm at angle 0: exact, and with gradients to the variances where wanted."""
         if self._tracks():
             zero = torch.zeros(1, dtype=torch.float64, device=device)
             return program.above(self.parts, kind, zero)[:, 0]
-        cache: dict[Kind, tuple[Any, Tensor]] = self.__dict__.setdefault("_origins", {})
+        cache: dict[KernelKind, tuple[Any, Tensor]] = self.__dict__.setdefault("_origins", {})
         if kind not in cache or cache[kind][0] != self._values():
             with torch.no_grad():
                 zero = torch.zeros(1, dtype=torch.float64)
                 cache[kind] = self._values(), program.above(self.parts, kind, zero)[:, 0]
         return cache[kind][1].to(device)
 
-    def function(self, kind: Kind = "ntk") -> KernelFunction:
+    def function(self, kind: KernelKind = "ntk") -> KernelFunction:
         """One of the two kernels as a function of inputs, for what takes any kernel."""
         return KernelFunction(self, _kind(kind))
 
     # ------------------------------------------------------------------ bounds and the far field
 
-    def sup_diagonal(self, kind: Kind = "ntk") -> float:
+    def sup_diagonal(self, kind: KernelKind = "ntk") -> float:
         """The supremum C of the kernel's diagonal over all inputs; ∞ without a norm on every path.
 
         See :func:`farfield.kernels.sup_diagonal`.
@@ -233,7 +238,7 @@ class NetworkKernel:
         return sup_diagonal(self.parts, _kind(kind))
 
     def slope(
-        self, u: Float[Tensor, "n d"], x: Float[Tensor, "m d"], kind: Kind = "ntk"
+        self, u: Float[Tensor, "n d"], x: Float[Tensor, "m d"], kind: KernelKind = "ntk"
     ) -> Float[Tensor, "n m"]:
         r"""The limit of Θ(λu, x)/λ as λ → ∞ (or of K): how fast the kernel grows along directions u.
 
@@ -274,7 +279,7 @@ class NetworkKernel:
         rows = embed(x, first.weight_var, first.bias_var, far=far)
         return rows.normalized() if self.parts.below and self.parts.direct else rows.finite()
 
-    def _task(self, kind: Kind, rows1: Rows, rows2: Rows, dtype: torch.dtype) -> TableTile | WalkTile:
+    def _task(self, kind: KernelKind, rows1: Rows, rows2: Rows, dtype: torch.dtype) -> TableTile | WalkTile:
         table = self._table(kind, dtype) if self.parts.direct and dtype in _TOLERANCE else None
         if table is None:
             return self._walk(kind, rows1, rows2, dtype, tracked=False)
@@ -285,13 +290,15 @@ class NetworkKernel:
             scale1, scale2 = scale1.to(dtype), scale2.to(dtype)
         return TableTile(table, dtype, rows1.unit, rows2.unit, scale1, scale2)
 
-    def _walk(self, kind: Kind, rows1: Rows, rows2: Rows, dtype: torch.dtype, *, tracked: bool) -> WalkTile:
+    def _walk(
+        self, kind: KernelKind, rows1: Rows, rows2: Rows, dtype: torch.dtype, *, tracked: bool
+    ) -> WalkTile:
         table = self._table(kind, torch.float64) if self.parts.below else None
         if table is not None and tracked and any(t.requires_grad for t in _tensors(self.layers)):
             table = refit(functools.partial(program.above, self.parts, kind), table)
         return WalkTile(self.parts, kind, dtype, rows1, rows2, _span(rows1, rows2), table)
 
-    def _table(self, kind: Kind, dtype: torch.dtype) -> Interpolant | None:
+    def _table(self, kind: KernelKind, dtype: torch.dtype) -> Interpolant | None:
         """The polynomial, or None where there is nothing to compress or no polynomial that is good enough.
 
         An activation that jumps makes such a network: the angle above it goes like the root of the angle below. So
@@ -304,7 +311,7 @@ class NetworkKernel:
         except PrecisionError:
             return None
 
-    def table(self, kind: Kind, dtype: torch.dtype = torch.float64) -> Interpolant:
+    def table(self, kind: KernelKind, dtype: torch.dtype = torch.float64) -> Interpolant:
         """The polynomial in the angle that stands for the layers above the first norm, with its degree and error.
 
         Raises
@@ -332,7 +339,7 @@ class NetworkKernel:
         return found
 
     def _values(self) -> tuple[float, ...]:
-        """Of the variances given as tensors, which an optimiser may have changed in place."""
+        """Values of the variances given as tensors, which an optimizer may have changed in place."""
         return tuple(float(t.detach()) for t in _tensors(self.layers))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -354,7 +361,7 @@ class KernelFunction:
     """
 
     network: NetworkKernel
-    kind: Kind
+    kind: KernelKind
 
     def __call__(self, x1: Tensor, x2: Tensor | None = None, **options: Any) -> Tensor:
         """The matrix of every pair; options as for :meth:`NetworkKernel.ntk`."""
@@ -370,7 +377,7 @@ class KernelFunction:
         return self.network.sup_diagonal(self.kind)
 
 
-def _kind(kind: str) -> Kind:
+def _kind(kind: str) -> KernelKind:
     if kind not in ("nngp", "ntk"):
         raise InvalidValueError(f"A kernel is 'nngp' or 'ntk', got {kind!r}.")
     return kind  # type: ignore[return-value]
@@ -394,7 +401,7 @@ def _span(rows1: Rows, rows2: Rows) -> tuple[float, float]:
 
 
 def _bytes(task: TableTile | WalkTile) -> int:
-    """Of temporaries, an entry."""
+    """Bytes of temporaries that one entry takes."""
     return 40 if isinstance(task, TableTile) else 160
 
 

@@ -20,9 +20,10 @@ _OBTUSE = 0.99
 
 _LARGE = 2.0**100
 
-__all__ = ["Kind", "Parts", "TableTile", "WalkTile", "above", "split", "walk"]
+__all__ = ["KernelKind", "Parts", "TableTile", "WalkTile", "above", "split", "walk"]
 
-Kind: TypeAlias = Literal["nngp", "ntk"]
+KernelKind: TypeAlias = Literal["nngp", "ntk"]
+"""Which kernel of a network: ``"nngp"``, of its outputs before training, or ``"ntk"``, of its gradients."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def walk(layers: tuple[Layer, ...], state: KernelState) -> KernelState:
     return state
 
 
-def output(state: KernelState, kind: Kind) -> Tensor:
+def output(state: KernelState, kind: KernelKind) -> Tensor:
     """The kernel asked for."""
     if kind == "nngp":
         return state.nngp
@@ -136,7 +137,7 @@ def unit_state(theta: Tensor, ntk: Tensor | None, *, gaussian: bool) -> KernelSt
     return KernelState(theta, one, one, ntk, gaussian=gaussian)
 
 
-def above(parts: Parts, kind: Kind, theta: Tensor) -> Tensor:
+def above(parts: Parts, kind: KernelKind, theta: Tensor) -> Tensor:
     r"""The functions of the angle that stand for the layers above the cut, stacked: shape (functions,
     *theta.shape).
 
@@ -157,7 +158,7 @@ def above(parts: Parts, kind: Kind, theta: Tensor) -> Tensor:
 
 
 def first_state(
-    rows1: Rows, rows2: Rows, dtype: torch.dtype, kind: Kind, span: tuple[float, float], far: bool
+    rows1: Rows, rows2: Rows, dtype: torch.dtype, kind: KernelKind, span: tuple[float, float], far: bool
 ) -> KernelState:
     """The state behind the first Dense layer for every pair: angles exact, Θ = K."""
     theta = angles(rows1.unit, rows2.unit).to(dtype)
@@ -171,7 +172,7 @@ class WalkTile:
     """Task: one tile layer by layer, or, with an interpolant, up to the cut and then by it."""
 
     parts: Parts
-    kind: Kind
+    kind: KernelKind
     dtype: torch.dtype
     rows1: Rows
     rows2: Rows

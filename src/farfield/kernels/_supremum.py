@@ -26,7 +26,7 @@ from farfield.kernels._layers import (
     RMSNorm,
     number,
 )
-from farfield.kernels._program import Kind, Parts
+from farfield.kernels._program import KernelKind, Parts
 
 __all__ = ["sup_diagonal"]
 
@@ -89,11 +89,11 @@ def _walk(layers: tuple[Layer, ...], at: _Point, *, bias: bool = True) -> _Point
     return at
 
 
-def _value(at: _Point, kind: Kind) -> float:
+def _value(at: _Point, kind: KernelKind) -> float:
     return at.q if kind == "nngp" else at.ntk
 
 
-def sup_diagonal(parts: Parts, kind: Kind = "ntk") -> float:
+def sup_diagonal(parts: Parts, kind: KernelKind = "ntk") -> float:
     r"""C = sup over x of Θ(x, x), or of K(x, x).
 
     With the first norm at pre-activation h and activations positively homogeneous of degree n, a = n²/(2n−1): R
@@ -209,7 +209,7 @@ def _limit(below: tuple[Layer, ...]) -> float:
     return ratio
 
 
-def _without_norm(parts: Parts, kind: Kind, lowest: float) -> float:
+def _without_norm(parts: Parts, kind: KernelKind, lowest: float) -> float:
     """No norm on every path: infinite, unless an activation caps the covariance."""
     chain = [layer for layer in parts.above if isinstance(layer, Activate)]
     residual = any(isinstance(layer, Residual) for layer in parts.above)

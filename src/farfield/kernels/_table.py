@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError, PrecisionError
-from farfield.gaussian._angular_series import to_coefficients
 from farfield.gaussian._interpolant import clenshaw
+from farfield.gaussian.angular import to_coefficients
 
 __all__ = ["Interpolant", "fit", "position"]
 
@@ -89,7 +89,7 @@ class Interpolant:
 
     @property
     def degree(self) -> int:
-        """Of the polynomials."""
+        """Degree of the polynomials."""
         return self.coefficients.shape[-1] - 1
 
     @functools.cached_property

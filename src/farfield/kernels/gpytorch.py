@@ -13,7 +13,7 @@ from farfield.gaussian._registry import ActivationLike
 from farfield.kernels._layers import Variance
 from farfield.kernels._mlp import mlp
 from farfield.kernels._network import NetworkKernel
-from farfield.kernels._program import Kind
+from farfield.kernels._program import KernelKind
 
 try:
     from gpytorch.constraints import Interval, Positive
@@ -33,14 +33,14 @@ class _InfiniteWidthKernel(Kernel):  # type: ignore[misc]
     """What the two kernels share: hyperparameters, and how a batch of them is evaluated."""
 
     has_lengthscale = False
-    kind: Kind
+    kind: KernelKind
 
     def __init__(
         self,
         depth: int = 2,
         activation: ActivationLike = "relu",
         layer_norm: Literal["first", "second", "last", "every"] | Iterable[int] | None = "first",
-        placement: Literal["pre", "post"] = "pre",
+        order: Literal["pre", "post"] = "pre",
         norm: Literal["layer", "rms"] = "layer",
         *,
         weight_var_prior: Prior | None = None,
@@ -61,7 +61,7 @@ class _InfiniteWidthKernel(Kernel):  # type: ignore[misc]
         self.activation = activation
         names_or_none = layer_norm is None or isinstance(layer_norm, str)
         self.layer_norm: Any = layer_norm if names_or_none else tuple(layer_norm)  # type: ignore[arg-type]
-        self.placement = placement
+        self.order = order
         self.norm = norm
         self._network(
             1.0, 1.0, compress=False
@@ -133,7 +133,7 @@ class _InfiniteWidthKernel(Kernel):  # type: ignore[misc]
             depth=self.depth,
             activation=self.activation,
             layer_norm=self.layer_norm,
-            placement=self.placement,
+            order=self.order,
             norm=self.norm,
             weight_var=weight_var,
             bias_var=bias_var,
@@ -215,7 +215,7 @@ class NTKKernel(_InfiniteWidthKernel):
 
     Parameters
     ----------
-    depth, activation, layer_norm, placement, norm
+    depth, activation, layer_norm, order, norm
         As for :func:`farfield.kernels.mlp`.
     weight_var_prior, bias_var_prior
         Priors on σ_w² and σ_b².
@@ -240,7 +240,7 @@ class NTKKernel(_InfiniteWidthKernel):
     3.3
     """
 
-    kind: Kind = "ntk"
+    kind: KernelKind = "ntk"
 
 
 class NNGPKernel(_InfiniteWidthKernel):
@@ -252,7 +252,7 @@ class NNGPKernel(_InfiniteWidthKernel):
 
     Parameters
     ----------
-    depth, activation, layer_norm, placement, norm
+    depth, activation, layer_norm, order, norm
         As for :func:`farfield.kernels.mlp`.
     weight_var_prior, bias_var_prior, weight_var_constraint, bias_var_constraint, batch_shape, active_dims
         As for :class:`NTKKernel`.
@@ -269,4 +269,4 @@ class NNGPKernel(_InfiniteWidthKernel):
     torch.Size([2, 2])
     """
 
-    kind: Kind = "nngp"
+    kind: KernelKind = "nngp"

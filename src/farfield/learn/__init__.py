@@ -1,7 +1,10 @@
 """Networks trained many at a time, and estimators with scikit-learn's interface that know what they can never exceed.
 
 Holds: the trainer of stacked networks; networks that stay bounded; regressors by the kernels of networks of infinite
-width; sweeps. May import: everything below, and scikit-learn in one place. Never: computes a kernel or solves.
+width; sweeps.
+May import: certify, data, engine, errors, growth, kernels, nn, regression, _intervals, _provenance, _typing; scikit-
+learn in one place.
+Never: computes a kernel or solves.
 """
 
 from __future__ import annotations

@@ -12,6 +12,13 @@ from farfield.learn._scaling import Array
 __all__ = ["FarFieldReport"]
 
 
+_MEANING = {
+    "BOUNDED": "predictions are bounded, proved for every real input. A bound is not a claim of accuracy.",
+    "UNBOUNDED": "predictions grow without limit far from the data.",
+    "UNKNOWN": "neither a bound nor a direction of growth was found.",
+}
+
+
 @dataclass(frozen=True)
 class FarFieldReport:
     """What predictions do as inputs leave the data.
@@ -21,8 +28,8 @@ class FarFieldReport:
     verdict
         ``"BOUNDED"``: proved; ``"UNBOUNDED"``: a direction was found along which predictions grow without limit;
         ``"UNKNOWN"``: neither.
-    output_bound
-        For each output (lower, upper) that no input exceeds; infinite unless bounded.
+    output_range
+        For each output (low, high), which no prediction leaves; infinite unless bounded.
     training_range
         For each output (least, greatest) target or, for a classifier, (0, 1).
     radii
@@ -36,7 +43,7 @@ class FarFieldReport:
     """
 
     verdict: str
-    output_bound: tuple[tuple[float, float], ...]
+    output_range: tuple[tuple[float, float], ...]
     training_range: tuple[tuple[float, float], ...]
     radii: tuple[float, ...]
     seen: tuple[tuple[tuple[float, float], ...], ...]
@@ -44,14 +51,14 @@ class FarFieldReport:
     directions: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain lists and numbers."""
+        """Return the report as plain lists and numbers."""
         return asdict(self)
 
     def __str__(self) -> str:
         """A few lines to read; outputs apart."""
-        lines = [f"{self.verdict}: predictions for every input. Bounded is not the same as correct."]
+        lines = [f"{self.verdict}: {_MEANING[self.verdict]}"]
         for k, ((low, high), (least, greatest)) in enumerate(
-            zip(self.output_bound, self.training_range, strict=True)
+            zip(self.output_range, self.training_range, strict=True)
         ):
             lines.append(
                 f"output {k}: never outside [{low:.4g}, {high:.4g}]; targets were in [{least:.4g}, {greatest:.4g}]"

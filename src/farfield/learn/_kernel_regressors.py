@@ -23,14 +23,14 @@ __all__ = ["InfiniteWidthRegressor", "NNGPRegressor", "NTKRegressor"]
 class InfiniteWidthRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """What every estimator here shares: the network, the scaling of data, the bounds of what was fitted."""
 
-    kind: Literal["ntk", "nngp"]
+    kind: kernels.KernelKind
 
     def _network(self) -> kernels.NetworkKernel:
         return kernels.mlp(
             depth=self.depth,
             activation=self.activation,
             layer_norm=self.layer_norm,
-            placement=self.placement,
+            order=self.order,
             norm=self.norm,
             weight_var=self.weight_var,
             bias_var=self.bias_var,
@@ -59,32 +59,26 @@ class InfiniteWidthRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  
         inputs = self._inputs(X)
         return self.target_scaling_.invert(self._fitted().mean(inputs).numpy())
 
-    def output_bound(self, X: Any) -> Array:
-        """A bound on |predict(X)| for each input, at most ``output_bound_``; shape of the prediction."""
+    def output_range(self, X: Any) -> Array:
+        """[low, high] of the prediction at each input, inside ``output_range_``: its shape and an axis of two."""
         inputs = self._inputs(X)
-        return self._in_units(self._fitted().output_bound(inputs).numpy())
-
-    @property
-    def output_bound_(self) -> float | Array:
-        """What |predict| exceeds at no input whatever; one number, or one for each output. ∞ without a norm."""
-        check_is_fitted(self, "kernel_")
-        value = self._in_units(self._fitted().output_bound().numpy())
-        return value if value.ndim else float(value)
+        return self._range(self._fitted().output_bound(inputs).numpy())
 
     @property
     def output_range_(self) -> Array:
-        """The interval that every prediction lies in, shape (2,) or (n_outputs, 2); inside ±``output_bound_``."""
+        """[low, high] that no prediction leaves at any input, shape (2,) or (n_outputs, 2); ±∞ without a norm."""
         check_is_fitted(self, "kernel_")
-        half = self.target_scaling_.scale * self._fitted().output_bound().numpy() * _UP
-        offset = self.target_scaling_.offset
+        return self._range(self._fitted().output_bound().numpy())
+
+    def _range(self, bound: Array) -> Array:
+        """The interval about the targets' offset, in the units of the data, widened by the rounding of both."""
+        offset, half = self.target_scaling_.offset, self.target_scaling_.scale * bound
+        half = half + _ROUNDING * (np.abs(offset) + half)
         return np.stack([offset - half, offset + half], -1)
 
-    def _in_units(self, bound: Array) -> Array:
-        return np.asarray((np.abs(self.target_scaling_.offset) + self.target_scaling_.scale * bound) * _UP)
 
-
-_UP = 1 + 1e-14
-"""For the rounding of offset and scale."""
+_ROUNDING = 1e-14
+"""Share by which offset and scale may be rounded."""
 
 
 class _ExactRegressor(InfiniteWidthRegressor):
@@ -95,7 +89,7 @@ class _ExactRegressor(InfiniteWidthRegressor):
         depth: int = 2,
         activation: Any = "relu",
         layer_norm: Any = "first",
-        placement: str = "pre",
+        order: str = "pre",
         norm: str = "layer",
         weight_var: float = 1.0,
         bias_var: float = 0.1,
@@ -111,7 +105,7 @@ class _ExactRegressor(InfiniteWidthRegressor):
         self.depth = depth
         self.activation = activation
         self.layer_norm = layer_norm
-        self.placement = placement
+        self.order = order
         self.norm = norm
         self.weight_var = weight_var
         self.bias_var = bias_var
@@ -189,7 +183,7 @@ class NTKRegressor(_ExactRegressor):
 
     Parameters
     ----------
-    depth, activation, layer_norm, placement, norm, weight_var, bias_var
+    depth, activation, layer_norm, order, norm, weight_var, bias_var
         The network, as for :func:`farfield.kernels.mlp`. Without a norm (``layer_norm=None``) predictions grow
         without limit.
     noise
@@ -202,11 +196,9 @@ class NTKRegressor(_ExactRegressor):
 
     Attributes
     ----------
-    output_bound_
-        What |predict| exceeds at no input whatever, near or far: √(C·αᵀKα), with the targets' offset and scale. It
-        says that predictions are bounded, not that they are right. ∞ without a norm.
     output_range_
-        The interval that every prediction lies in.
+        [low, high], which no prediction leaves at any input, near or far: ±√(C·αᵀKα) with the targets' offset and
+        scale. Proved for every real input; a bound is not a claim of accuracy. Infinite without a norm.
     kernel_, posterior_
         The :class:`farfield.kernels.NetworkKernel` and the :class:`farfield.regression.Posterior`, the latter in
         standardised units.
@@ -225,11 +217,11 @@ class NTKRegressor(_ExactRegressor):
     >>> model = NTKRegressor(depth=2, layer_norm="first").fit(X, np.sin(X[:, 0]))
     >>> model.predict([[0.5], [1e9]]).round(3)
     array([0.479, 0.838])
-    >>> round(model.output_bound_, 3)
-    1.823
+    >>> model.output_range_.round(3)
+    array([-1.823,  1.823])
     """
 
-    kind: Literal["ntk", "nngp"] = "ntk"
+    kind: kernels.KernelKind = "ntk"
 
 
 class NNGPRegressor(_ExactRegressor):
@@ -241,7 +233,7 @@ class NNGPRegressor(_ExactRegressor):
 
     Parameters
     ----------
-    depth, activation, layer_norm, placement, norm, weight_var, bias_var, noise, standardize
+    depth, activation, layer_norm, order, norm, weight_var, bias_var, noise, standardize
         As for :class:`NTKRegressor`, and so are the attributes.
     solver, precision, jitter, tolerance, engine, memory
         As for :func:`farfield.regression.fit`.
@@ -259,4 +251,4 @@ class NNGPRegressor(_ExactRegressor):
     array([0.008, 0.073])
     """
 
-    kind: Literal["ntk", "nngp"] = "nngp"
+    kind: kernels.KernelKind = "nngp"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from farfield.learn._scaling import Scaling
 from farfield.nn import GroupedLayerNorm, Project, RangeHead
 
-__all__ = ["Ensemble", "Standardised", "Units", "evaluate", "range_head"]
+__all__ = ["Ensemble", "OutputUnits", "Standardised", "evaluate", "range_head"]
 
 
 class _Columns(nn.Module):
@@ -29,7 +29,7 @@ class _Columns(nn.Module):
         return f"{self.offset.tolist()}, {self.scale.tolist()}"
 
 
-class Units(_Columns):
+class OutputUnits(_Columns):
     """x ↦ offset + scale·x along the last axis."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,7 +50,9 @@ class Standardised(_Columns):
 def range_head(low: Tensor, high: Tensor) -> nn.Sequential:
     """Keeps output k in [low_k, high_k], whatever the units: a head of range [−1, 1] between two scalings."""
     middle, half = (low + high) / 2, (high - low) / 2
-    return nn.Sequential(Units(-middle / half, 1 / half), RangeHead(-1.0, 1.0), Units(middle, half))
+    return nn.Sequential(
+        OutputUnits(-middle / half, 1 / half), RangeHead(-1.0, 1.0), OutputUnits(middle, half)
+    )
 
 
 def evaluate(module: nn.Module, x: Tensor) -> Tensor:
@@ -95,7 +97,9 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.outputs: nn.Module = nn.Identity()
         if outputs is not None:
-            self.outputs = Units(*(torch.from_numpy(v).reshape(-1) for v in (outputs.offset, outputs.scale)))
+            self.outputs = OutputUnits(
+                *(torch.from_numpy(v).reshape(-1) for v in (outputs.offset, outputs.scale))
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (n, features) → (n, outputs)."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from farfield import regression
+from farfield import kernels, regression
 from farfield.errors import InvalidValueError
 from farfield.learn._kernel_regressors import InfiniteWidthRegressor
 from farfield.learn._scaling import Array
@@ -31,7 +31,7 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
 
     Parameters
     ----------
-    depth, activation, layer_norm, placement, norm, weight_var, bias_var
+    depth, activation, layer_norm, order, norm, weight_var, bias_var
         The network, as for :func:`farfield.kernels.mlp`.
     noise
         Variance σ² of the targets' noise, in units of their variance where they are standardised.
@@ -42,7 +42,7 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
     selection
         How landmarks are chosen from a random sample of 10·m rows: ``"greedy"`` (pivoted Cholesky) or ``"uniform"``.
     precision
-        Of features and their products, ``"float64"`` or ``"float32"``.
+        Precision of features and their products, ``"float64"`` or ``"float32"``.
     memory
         Budget for the features of a chunk of rows.
     random_state
@@ -50,7 +50,7 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
 
     Attributes
     ----------
-    output_bound_, output_range_, kernel_, input_scaling_, target_scaling_, n_features_in_, feature_names_in_
+    output_range_, kernel_, input_scaling_, target_scaling_, n_features_in_, feature_names_in_
         As for :class:`NTKRegressor`. The bound holds for the function fitted, however few the landmarks.
     landmarks_
         z, standardised, shape (m, n_features).
@@ -71,14 +71,14 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
     True
     """
 
-    kind: Literal["ntk", "nngp"] = "ntk"
+    kind: kernels.KernelKind = "ntk"
 
     def __init__(
         self,
         depth: int = 2,
         activation: Any = "relu",
         layer_norm: Any = "first",
-        placement: str = "pre",
+        order: str = "pre",
         norm: str = "layer",
         weight_var: float = 1.0,
         bias_var: float = 0.1,
@@ -93,7 +93,7 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
         self.depth = depth
         self.activation = activation
         self.layer_norm = layer_norm
-        self.placement = placement
+        self.order = order
         self.norm = norm
         self.weight_var = weight_var
         self.bias_var = bias_var

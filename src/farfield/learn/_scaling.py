@@ -69,6 +69,6 @@ class Scaling:
         return result
 
     def invert(self, values: Array) -> Array:
-        """In the units of the data."""
+        """Return values in the units of the data."""
         result: Array = self.offset + self.scale * values
         return result

@@ -25,8 +25,9 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
     r"""A network with one LayerNorm on every path: however far an input lies, its confidence has a ceiling.
 
     A plain network's logits grow without limit, so far from the data some class gets probability 1. With a norm that
-    cuts every path the logits are bounded, and with them every probability: ``output_bound_`` has the interval for
-    each class, proved for the fitted weights. *Bounded* is not *correct*: an input from nowhere still gets a class.
+    cuts every path the logits are bounded, and with them every probability: ``output_range_`` has the interval for
+    each class, proved for the fitted weights. A bound is not a claim of accuracy: an input
+    far from all data still gets a class.
 
     Parameters are those of :class:`StableMLPRegressor`, with
 
@@ -37,7 +38,7 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
     ----------
     classes_
         Labels in the order of the columns of ``predict_proba``.
-    output_bound_
+    output_range_
         Shape (n_classes, 2): the interval that each class's probability never leaves. (0, 1) without a norm.
     far_field_report_, horizon_, module_
         As for the regressor; ``module_`` and the horizon are of the mean logits.
@@ -45,11 +46,11 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
     Examples
     --------
     >>> x = np.random.default_rng(0).normal(size=(100, 2))
-    >>> model = StableMLPClassifier(max_epochs=50, n_members=2, random_state=0, certify_seconds=1.0)
+    >>> model = StableMLPClassifier(max_epochs=50, n_members=2, random_state=0, time_budget=1.0)
     >>> model = model.fit(x, np.where(x[:, 0] > 0, "right", "left"))
     >>> [str(label) for label in model.predict([[5.0, 0.0], [-5.0, 0.0]])]
     ['right', 'left']
-    >>> bool((model.predict_proba(1e9 * x) <= model.output_bound_[:, 1]).all())
+    >>> bool((model.predict_proba(1e9 * x) <= model.output_range_[:, 1]).all())
     True
     """
 
@@ -83,7 +84,7 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
         return labels
 
     @property
-    def output_bound_(self) -> Array:
+    def output_range_(self) -> Array:
         """For each class the interval that its probability never leaves, for any input: shape (classes, 2)."""
         check_is_fitted(self, "members_")
         if self._given is None:

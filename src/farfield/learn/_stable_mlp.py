@@ -30,9 +30,9 @@ from farfield.nn import MLP
 __all__ = ["StableMLP"]
 
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 60, 200
-"""Of ``max_epochs="auto"``: epochs for about so many steps, within these limits."""
+"""What ``max_epochs="auto"`` means: epochs for about so many steps, within these limits."""
 _LEAST_BATCH, _MOST_BATCH, _BATCHES = 64, 256, 16
-"""Of ``batch_size="auto"``: so many batches an epoch, of a size within these limits."""
+"""What ``batch_size="auto"`` means: so many batches an epoch, of a size within these limits."""
 _VALIDATED = 1000
 """Rows from which ``early_stopping="auto"`` holds some of them out."""
 _DOUBLE = 200
@@ -64,7 +64,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.1,
         patience: int = 20,
         standardize: bool = True,
-        certify_seconds: float = 10.0,
+        time_budget: float = 10.0,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -83,7 +83,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.standardize = standardize
-        self.certify_seconds = certify_seconds
+        self.time_budget = time_budget
         self.random_state = random_state
         self.verbose = verbose
 
@@ -215,10 +215,10 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "members_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return torch.from_numpy(
-            (self.input_scaling_.apply_far if self._cut() else self.input_scaling_.apply)(X)
+            (self.input_scaling_.apply_far if self._is_bounded() else self.input_scaling_.apply)(X)
         )
 
-    def _cut(self) -> bool:
+    def _is_bounded(self) -> bool:
         """Whether far inputs are brought nearer: in a chain a norm anywhere, or a range, cuts every path."""
         # Beyond 1e50 nothing changes then, and squares would overflow. A norm of one's own may be a BatchNorm: for
         # that the step back is not needed, and does little harm.
@@ -232,7 +232,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         # An activation that grows fast (exp) overflows before a norm or range bounds it. The answer is then that of a
         # point nearer on the same ray, and bounded as any other.
         near = inputs
-        while self._cut() and bool(near[wrong := ~found.isfinite().all(2).all(0)].any()):
+        while self._is_bounded() and bool(near[wrong := ~found.isfinite().all(2).all(0)].any()):
             near = torch.where(wrong[:, None], near / 4, near)
             found[:, wrong] = self._at(near[wrong])
         limits = self._limits(found.shape[2])
@@ -258,7 +258,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
 
         It computes what ``predict`` does (for a classifier: the mean of the members' logits), without the care that
         ``predict`` takes far out: of inputs beyond 1e50, and of torch's LayerNorm where large entries are all but
-        equal. ``output_bound_`` is about ``predict``.
+        equal. ``output_range_`` is about ``predict``.
         """
         check_is_fitted(self, "members_")
         return Ensemble(self.members_, self.input_scaling_, self._output_scaling()).eval()
@@ -269,8 +269,8 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
     def certificates(self, time_budget: float | None = None) -> tuple[Certificate, ...]:
         """One for every member, in the network's units: standardised inputs and outputs.
 
-        ``time_budget``: seconds for all together, ``certify_seconds`` by default; more time, tighter bounds. The
-        tightest so far are kept for ``output_bound_``.
+        ``time_budget``: seconds for all together, those of the estimator by default; more time, tighter bounds. The
+        tightest so far are kept for ``output_range_``.
 
         Raises
         ------
@@ -280,11 +280,11 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "members_")
         known: tuple[Certificate, ...] | None = self.__dict__.get("_certificates")
         if known is None or time_budget is not None:
-            seconds = (self.certify_seconds if time_budget is None else time_budget) / len(self.members_)
+            each = (self.time_budget if time_budget is None else time_budget) / len(self.members_)
             example = torch.zeros(1, self.n_features_in_, dtype=torch.float64)
             earlier = known or (None,) * len(self.members_)
             known = tuple(
-                certify(member, (example,), time_budget=seconds, resume=before)
+                certify(member, (example,), time_budget=each, resume=before)
                 for member, before in zip(self.members_, earlier, strict=True)
             )
             self._certificates = known
@@ -338,7 +338,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
             verdict=analyse(
                 self.module_, (torch.zeros(1, self.n_features_in_, dtype=torch.float64),)
             ).status.name,
-            output_bound=pairs(self.output_bound_),
+            output_range=pairs(self.output_range_),
             training_range=pairs(self._target_range),
             radii=_RADII,
             seen=tuple(seen),
@@ -350,7 +350,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     @property
-    def output_bound_(self) -> Array:
+    def output_range_(self) -> Array:
         """Filled in by regressor and classifier."""
         raise NotImplementedError
 

@@ -25,9 +25,9 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     r"""A network with one LayerNorm on every path: bounded for every input, and it knows the bound.
 
     An ensemble of multilayer perceptrons from different seeds, trained at once. With a norm that cuts every path from
-    input to output the predictor is bounded on all of Rⁿ (P1), and ``output_bound_`` is an interval, proved for the
-    fitted weights, that no prediction leaves. *Bounded* is not *correct*: far from the data a prediction is some
-    value in that interval.
+    input to output the predictor is bounded on all of Rⁿ (P1), and ``output_range_`` is an interval, proved for the
+    fitted weights, that no prediction leaves. A bound is not a claim of accuracy: far from the data a prediction is
+    some value in that interval.
 
     Parameters
     ----------
@@ -51,15 +51,16 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     batch_size
         Rows in a step; None for all. ``"auto"``: a sixteenth of the rows, from 64 to 256.
     learning_rate, schedule, weight_decay
-        Of AdamW; Adam without decay. ``schedule`` is ``"cosine"`` (towards 0 at the end) or ``"constant"``.
+        Settings of AdamW, or of Adam if there is no decay. ``schedule`` is ``"cosine"`` (towards 0 at the end) or
+        ``"constant"``.
     early_stopping
         Hold out ``validation_fraction`` of the rows, others for every member, and keep each member's best epoch,
         stopping after ``patience`` epochs without one. ``"auto"``: from 1,000 rows on.
     standardize
         Inputs and targets to mean 0 and variance 1 before training.
-    certify_seconds
-        Time for proving ``output_bound_``, when it is first asked for. More time, a tighter interval; it holds
-        whenever the search ends.
+    time_budget
+        Seconds that the proof of ``output_range_`` may take when it is first read. The interval holds whenever the
+        search ends; more time makes it tighter.
     random_state
         Seed, RandomState or None.
     verbose
@@ -67,7 +68,7 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
 
     Attributes
     ----------
-    output_bound_
+    output_range_
         [low, high], or (n_outputs, 2): no input whatever has a prediction outside. (−∞, ∞) without a norm.
     far_field_report_
         Verdict, bound and what was seen far away; ``print`` it.
@@ -90,9 +91,9 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     Examples
     --------
     >>> x = np.random.default_rng(0).normal(size=(100, 2))
-    >>> model = StableMLPRegressor(max_epochs=50, n_members=2, random_state=0, certify_seconds=1.0)
+    >>> model = StableMLPRegressor(max_epochs=50, n_members=2, random_state=0, time_budget=1.0)
     >>> model = model.fit(x, np.sin(x[:, 0]))
-    >>> low, high = model.output_bound_
+    >>> low, high = model.output_range_
     >>> bool(low <= model.predict(1e9 * x).min() and model.predict(1e9 * x).max() <= high)
     True
     """
@@ -131,7 +132,7 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
         return mean, self.target_scaling_.scale * each.std(0, ddof=1)
 
     @property
-    def output_bound_(self) -> Array:
+    def output_range_(self) -> Array:
         """The interval that no prediction leaves, for any input: shape (2,), or (n_outputs, 2)."""
         check_is_fitted(self, "members_")
         if self._range is not None:
@@ -143,11 +144,6 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
             bound = offset + scale * self._network_bounds().mean(0)
         result: Array = bound[0] if self._single else bound
         return result
-
-    @property
-    def output_range_(self) -> Array:
-        """The same as ``output_bound_``: what the kernel regressors call their interval."""
-        return self.output_bound_
 
     def _inside(self, values: Array) -> Array:
         """Within the certified range to the last bit: scaling there and back rounds."""

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from farfield.errors import InvalidValueError
-from farfield.learn._members import Units
+from farfield.learn._members import OutputUnits
 from farfield.nn import Center, Elementwise, GroupedLayerNorm, Project, RangeHead, ScaledLinear
 
 __all__ = ["Stack", "settings", "structure"]
@@ -223,7 +223,7 @@ def _hooked(module: nn.Module) -> bool:
 _ALONG_THE_LAST_AXIS: tuple[type[nn.Module], ...] = (
     nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.Mish,
     nn.Hardtanh, nn.ReLU6, nn.Softsign, nn.LogSigmoid, nn.Identity, Center, Elementwise, GroupedLayerNorm, Project,
-    RangeHead, Units,
+    RangeHead, OutputUnits,
 )  # fmt: skip
 """Modules that treat every row the same way, whatever axes stand before it."""
 

@@ -30,12 +30,12 @@ from farfield.learn._sklearn import BaseEstimator, clone
 __all__ = ["Sweep", "SweepRun", "sweep"]
 
 Array = NDArray[np.float64]
-Source = Dataset | Callable[[int], Dataset]
+DataSource = Dataset | Callable[[int], Dataset]
 _KINDS: dict[str, type] = {
     "dataset": str, "model": str, "seed": int, "rows": int, "near": float, "far": float, "near_r2": float,
     "far_r2": float, "worst": float, "worst_blown_up": float, "fit_cpu_seconds": float, "error": str,
 }  # fmt: skip
-Key = tuple[str, str, int, str]
+RunKey = tuple[str, str, int, str]
 """Dataset, model, seed, and a digest of what else the run depends on."""
 
 
@@ -126,7 +126,7 @@ class Sweep:
 
 def sweep(
     models: Mapping[str, BaseEstimator],
-    datasets: Sequence[str] | Mapping[str, Source],
+    datasets: Sequence[str] | Mapping[str, DataSource],
     *,
     seeds: Sequence[int] = range(5),
     blown_up: float = 1000.0,
@@ -149,7 +149,7 @@ def sweep(
         :class:`~farfield.data.Dataset`, or a function of the seed that gives one, at the top of a module so that it
         can be sent to another process.
     seeds
-        Of splits and estimators.
+        Seeds of splits and estimators.
     blown_up
         How many times farther from the training mean the held-out rows are moved for ``worst_blown_up``.
     engine
@@ -175,7 +175,7 @@ def sweep(
     >>> [round(run.far, 6) for run in found.runs], found.failed
     ([0.0, 0.0], ())
     """
-    named: dict[str, Source] = {}
+    named: dict[str, DataSource] = {}
     sources = dict(datasets) if isinstance(datasets, Mapping) else named | {n: _Named(n) for n in datasets}
     seeds = list(dict.fromkeys(int(seed) for seed in seeds))  # twice the same is no evidence of its own
     if not models or not sources or not seeds:
@@ -193,7 +193,7 @@ def sweep(
             for name, source in sources.items()
             for model, estimator in models.items()
         }
-    items: list[Key] = [
+    items: list[RunKey] = [
         (name, model, seed, digests.get((name, model), ""))
         for name in sources
         for seed in seeds
@@ -225,10 +225,10 @@ class _Fit:
     """The task: of (dataset, model, seed) the fields of a run, which a checkpoint can hold."""
 
     models: dict[str, BaseEstimator]
-    sources: dict[str, Source]
+    sources: dict[str, DataSource]
     blown_up: float
 
-    def __call__(self, key: Key) -> dict[str, Any]:
+    def __call__(self, key: RunKey) -> dict[str, Any]:
         name, model, seed, _ = key
         try:
             source = self.sources[name]
@@ -306,7 +306,7 @@ def _described(value: Any) -> Any:
     return value
 
 
-def _contents(source: Source) -> Any:
+def _contents(source: DataSource) -> Any:
     if isinstance(source, Dataset):
         return [(part.x, part.y) for part in (source.train, source.id, source.ood)]
     return source

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from farfield.engine import Checkpoint, fingerprint
+from farfield.engine import Checkpoint, Progress, fingerprint
 from farfield.errors import InvalidValueError
 from farfield.learn._stack import Stack, settings, structure
 from farfield.learn._training import Training, TrainingResult, learning_rate, optimizer, row_losses
 
 __all__ = ["predict_all", "train"]
-
-Progress: TypeAlias = "Callable[[int, int], None]"
 
 _PIECE = 2**19
 """Numbers between two layers, all members of a stack together, that are worked on at once: 2 MB, what a core's own

@@ -2,7 +2,8 @@
 
 Holds: sums of squares within classes (SSR, LSSR), Hessians of norms and modules, LN-Nets of width three
 built for given points.
-May import: nn, geometry, engine, errors, _typing. Never: trains, draws or reads files.
+May import: engine, errors, nn, _typing.
+Never: trains, draws or reads files.
 """
 
 from __future__ import annotations

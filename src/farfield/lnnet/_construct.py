@@ -16,7 +16,7 @@ from farfield.lnnet._exact import MOST_EXACT, Layers, exact_plan, smallest_digit
 from farfield.lnnet._fold import Array
 from farfield.lnnet._network import LNNet, maps
 from farfield.lnnet._plan import LEAST_SPREAD, Plan, plan
-from farfield.lnnet._search import Search
+from farfield.lnnet._search import FoldSearch
 
 __all__ = ["construct"]
 
@@ -131,12 +131,12 @@ def construct(
     return net.to(x.device)
 
 
-def _searches(rule: Literal["fold", "paper"], kind: torch.dtype, last: bool, points: int) -> list[Search]:
+def _searches(rule: Literal["fold", "paper"], kind: torch.dtype, last: bool, points: int) -> list[FoldSearch]:
     """What is tried in one arithmetic; little where a wider one is at hand."""
     eps, retreats = torch.finfo(kind).eps, _RETREATS + points // 50 if last else 0
     tried = _ATTEMPTS[rule] if last else _ATTEMPTS[rule][:1]
     return [
-        Search(rule, eps, power, far, entries, retreats)
+        FoldSearch(rule, eps, power, far, entries, retreats)
         for (power, far), entries in zip(tried, _ENTRIES, strict=False)
     ]
 

@@ -15,7 +15,7 @@ from farfield.errors import InvalidValueError, PrecisionError
 from farfield.lnnet._fold import Array, Fold, fold, read
 from farfield.lnnet._network import LNNet, Matrix, maps
 from farfield.lnnet._plan import Numbers, Plan, plan, project, projected
-from farfield.lnnet._search import Search
+from farfield.lnnet._search import FoldSearch
 
 __all__ = ["MOST_EXACT", "Exact", "exact_plan", "smallest_digits"]
 
@@ -97,7 +97,7 @@ def exact_plan(points: Array, label: Array, rule: Any, rng: np.random.Generator)
     rows, wanted = points.tolist(), label.tolist()
     for digits in _SIZES if len(points) <= MOST_EXACT else ():
         with mpmath.workdps(2 * digits):
-            found = plan(points, label, Search(rule, 10.0**-digits, 0.5, 1.0, 300_000), rng, _NUMBERS)
+            found = plan(points, label, FoldSearch(rule, 10.0**-digits, 0.5, 1.0, 300_000), rng, _NUMBERS)
             if found is not None:
                 needed = _smallest(_layers(found, digits), rows, wanted, 2 * digits)
                 return None if needed is None else Exact(maps(found, _NUMBERS), needed)
@@ -121,7 +121,7 @@ def own_order(points: Array, label: Array, rng: np.random.Generator) -> Plan | N
     With more than two classes, the turn leaves the middle of the pair where mirrored points would meet. None where
     the precision does not tell two labels apart.
     """
-    first = project(points, label, Search("paper", 0.0, 0.5, 0.0, 1), rng)
+    first = project(points, label, FoldSearch("paper", 0.0, 0.5, 0.0, 1), rng)
     exact = projected(points[first.order], first, _NUMBERS)
     state = sorted(zip(exact, label[first.order].tolist(), strict=True))
     classes = len(set(label.tolist()))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from farfield.lnnet._fold import Array, Fold, Line, between_runs, errors, fold, read, runs, separation
-from farfield.lnnet._search import Search, next_fold
+from farfield.lnnet._search import FoldSearch, next_fold
 
 __all__ = ["LEAST_SPREAD", "Numbers", "Plan", "Projection", "float_numbers", "plan", "project", "projected"]
 
@@ -71,7 +71,7 @@ class Plan:
     worst: float
 
 
-def project(points: Array, label: Array, search: Search, rng: np.random.Generator) -> Projection:
+def project(points: Array, label: Array, search: FoldSearch, rng: np.random.Generator) -> Projection:
     """The best of some random directions, every feature in units of its own spread."""
     low, high = points.min(0), points.max(0)
     # Halved first: the difference of two large numbers of opposite signs may overflow.
@@ -100,7 +100,7 @@ def project(points: Array, label: Array, search: Search, rng: np.random.Generato
 def plan(
     points: Array,
     label: Array,
-    search: Search,
+    search: FoldSearch,
     rng: np.random.Generator,
     numbers: Numbers = float_numbers,
 ) -> Plan | None:

@@ -10,7 +10,7 @@ import numpy as np
 from farfield.lnnet._fold import Array, Line, errors, fold, read, separation
 from farfield.lnnet._pairs import Pairs, all_pairs, drawn_pairs, end_pairs
 
-__all__ = ["Choice", "Search", "next_fold"]
+__all__ = ["Choice", "FoldSearch", "next_fold"]
 
 _SMALL = 14
 """Points up to which every pair and every two nested pairs are tried."""
@@ -24,7 +24,7 @@ _LOSS = 0.2
 
 
 @dataclass(frozen=True)
-class Search:
+class FoldSearch:
     """How folds are looked for.
 
     Parameters
@@ -64,7 +64,7 @@ class Choice:
 
 
 def next_fold(
-    line: Line, classes: int, worst: float, search: Search, rng: np.random.Generator
+    line: Line, classes: int, worst: float, search: FoldSearch, rng: np.random.Generator
 ) -> Choice | None:
     """The next fold, or None where every candidate loses points in rounding."""
     n = len(line.t)
@@ -89,7 +89,9 @@ def next_fold(
     return best
 
 
-def _best(line: Line, pairs: Pairs, classes: int, search: Search, rng: np.random.Generator) -> Choice | None:
+def _best(
+    line: Line, pairs: Pairs, classes: int, search: FoldSearch, rng: np.random.Generator
+) -> Choice | None:
     if not len(pairs.turn):
         return None
     w = 1.0 / (line.t - pairs.turn[:, None])
@@ -129,7 +131,7 @@ def _best(line: Line, pairs: Pairs, classes: int, search: Search, rng: np.random
     )
 
 
-def _values(line: Line, pairs: Pairs, scale: Array, classes: int, search: Search) -> tuple[Array, Array]:
+def _values(line: Line, pairs: Pairs, scale: Array, classes: int, search: FoldSearch) -> tuple[Array, Array]:
     """Logarithms to be made large, −inf for what rounding would lose; and the worst separations."""
     layer = fold(pairs.turn[:, None], pairs.shift(line.t)[:, None], scale[:, None], np.sqrt)
     image = read(line.t, layer, np.sqrt)

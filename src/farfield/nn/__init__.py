@@ -2,7 +2,8 @@
 
 Holds: LayerNorm in its two parts, grouped and mean-field norms, activations as modules, protections that are the
 identity where data were seen (FeatureClamp, NormCap, RangeHead), the MLP builder.
-May import: gaussian, geometry, errors, _typing. Never: trains, analyses or loads anything.
+May import: errors, gaussian.
+Never: trains, analyses or loads anything.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Holds: the kernel by several independent methods under a memory budget, products with it, its parts by parameter, its
 spectrum, what it predicts.
-May import: engine, nn, gaussian, geometry, errors, _typing. Never: trains, or knows a kernel of infinite width.
+May import: engine, errors, geometry.
+Never: trains, or knows a kernel of infinite width.
 """
 
 from __future__ import annotations

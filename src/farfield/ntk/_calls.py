@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-__all__ = ["Call", "Recording", "Tracked"]
+__all__ = ["ParameterCall", "Recording", "TrackedParameters"]
 
-Kind = Literal["linear", "transposed", "convolution", "embedding", "scale", "shift"]
+CallKind = Literal["linear", "transposed", "convolution", "embedding", "scale", "shift"]
 
 
 @dataclass(frozen=True)
-class Call:
+class ParameterCall:
     """One use of one or two parameters.
 
     Parameters
@@ -34,7 +34,7 @@ class Call:
         Numbers that weight and bias were multiplied by on the way.
     """
 
-    kind: Kind
+    kind: CallKind
     weight: str | None
     bias: str | None
     options: tuple[tuple[str, Any], ...] = ()
@@ -46,7 +46,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Tracked:
+class TrackedParameters:
     """The parameters whose gradients count, by name and by identity.
 
     Parameters
@@ -70,7 +70,7 @@ class Tracked:
     known: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
-    def of(model: nn.Module, chosen: Callable[[str, Tensor], bool]) -> Tracked:
+    def of(model: nn.Module, chosen: Callable[[str, Tensor], bool]) -> TrackedParameters:
         """Parameters that require a gradient and are chosen."""
         names: dict[int, str] = {}
         parameters: dict[str, Tensor] = {}
@@ -84,7 +84,7 @@ class Tracked:
                 name = names.get(id(parameter), "")
                 if name:
                     places[name].append(f"{path}.{attribute}" if path else attribute)
-        return Tracked(names, parameters, {name: tuple(found) for name, found in places.items()})
+        return TrackedParameters(names, parameters, {name: tuple(found) for name, found in places.items()})
 
     @property
     def dtype(self) -> torch.dtype:
@@ -144,12 +144,12 @@ class Recording:
         Tensors that are a parameter times a number: id → name, number, and the tensor, so that its id stays its own.
     """
 
-    tracked: Tracked
+    tracked: TrackedParameters
     perturbations: tuple[Tensor, ...] | None = None
     opaque: set[str] = field(default_factory=set)
     keep: bool = False
     trace: bool = False
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ParameterCall] = field(default_factory=list)
     inputs: list[Tensor | None] = field(default_factory=list)
     outputs: list[tuple[torch.Size, torch.dtype, torch.device]] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)
@@ -171,7 +171,7 @@ class Recording:
         return None if name in self.opaque else name
 
     def factor(self, value: Any) -> float:
-        """By which a parameter was multiplied to give this tensor."""
+        """The factor by which a parameter was multiplied to give this tensor."""
         return self.multiples[id(value)][1] if id(value) in self.multiples else 1.0
 
     def multiple(self, value: Tensor, of: Tensor, factor: float) -> None:
@@ -180,7 +180,7 @@ class Recording:
         assert name is not None
         self.multiples[id(value)] = (name, factor * self.factor(of), value)
 
-    def add(self, call: Call, x: Tensor, y: Tensor) -> Tensor:
+    def add(self, call: ParameterCall, x: Tensor, y: Tensor) -> Tensor:
         """Record a call with input x and output y; the output with its perturbation."""
         index = len(self.calls)
         self.calls.append(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
-from farfield.ntk._calls import Tracked
-from farfield.ntk._factors import Gradients, Plan, plan
+from farfield.ntk._calls import TrackedParameters
+from farfield.ntk._factors import CallPlan, Gradients, plan
 from farfield.ntk._jacobian import JacobianTile
 from farfield.ntk._layerwise import LayerwiseTile, bytes_per_input
 from farfield.ntk._model import Outputs, ParameterFilter, Selection, require_evaluation, track
@@ -26,7 +27,7 @@ from farfield.ntk._transforms import ordinary
 
 __all__ = ["MethodChoice", "choose_method", "empirical_ntk", "layer_contributions", "sketch_ntk"]
 
-Method: TypeAlias = Literal["auto", "layerwise", "jacobian", "ntvp"]
+KernelMethod: TypeAlias = Literal["auto", "layerwise", "jacobian", "ntvp"]
 _METHODS = ("auto", "layerwise", "jacobian", "ntvp")
 
 
@@ -60,10 +61,10 @@ def empirical_ntk(
     *,
     outputs: Outputs = "trace",
     parameters: ParameterFilter = None,
-    method: Method = "auto",
+    method: KernelMethod = "auto",
     memory: int | str = "4GB",
     out: Tensor | NDArray[Any] | str | Path | None = None,
-    resume: str | Path | None = None,
+    checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
     engine: str | engines.Engine = "auto",
     progress: engines.Progress | None = None,
 ) -> Tensor:
@@ -97,11 +98,11 @@ def empirical_ntk(
     method
         ``"auto"`` (see :func:`choose_method`), ``"layerwise"``, ``"jacobian"`` or ``"ntvp"``.
     memory
-        Budget for everything but the result.
+        Memory budget, excluding the result.
     out
         Where to write the result: a tensor, an array, or the path of a ``.npy`` file, which is created and
         memory-mapped. For ``"full"`` it has the shape (K, K, n, m), and the result is a view of it.
-    resume
+    checkpoint
         A folder for finished tiles: a killed run goes on where it stopped, and ends with the same bits.
     engine, progress
         Where tiles run, and who is told.
@@ -114,7 +115,7 @@ def empirical_ntk(
             [1., 5.]])
     """
     with torch.inference_mode(False), torch.no_grad():
-        job = _Job.of(model, x1, x2, outputs, parameters)
+        job = _KernelJob.of(model, x1, x2, outputs, parameters)
         choice = _choose(job, method, memory)
         symmetric = x2 is None and job.select.trace
         tiles = engines.tiles(len(job.x1), len(job.x2), height=choice.side, symmetric=symmetric)
@@ -122,18 +123,14 @@ def empirical_ntk(
         if not job.select.trace:
             shape = (job.plan.outputs, job.plan.outputs, *shape)
         target = _target(out, shape, job.dtype, job.x1.device)
-        checkpoint = None
-        if resume is not None:
-            # Method and tiles are part of it: tiles of one way of computing do not fit another to the last bit.
-            key = engines.fingerprint(
-                {name: p.detach() for name, p in model.named_parameters()},
-                dict(model.named_buffers()),
-                str(model), _settings(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters),
-                choice.method, choice.side, choice.batch,
-            )  # fmt: skip
-            checkpoint = engines.Checkpoint(resume, key)
+        # Method and tiles are part of it: tiles of one way of computing do not fit another to the last bit.
+        kept = engines.Checkpoint.at(checkpoint, lambda: (
+            {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers()),
+            str(model), _settings(model), job.x1, job.x2, str(outputs), sorted(job.tracked.parameters),
+            choice.method, choice.side, choice.batch,
+        ))  # fmt: skip
         matrix = engines.engine(engine).fill(
-            target, _task(job, choice), tiles, symmetric=symmetric, checkpoint=checkpoint, progress=progress
+            target, _task(job, choice), tiles, symmetric=symmetric, checkpoint=kept, progress=progress
         )
     return matrix if job.select.trace else matrix.permute(2, 3, 0, 1)
 
@@ -151,27 +148,27 @@ def _settings(model: nn.Module) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _KernelJob:
     """A kernel to compute: what every method needs."""
 
     model: nn.Module
-    tracked: Tracked
+    tracked: TrackedParameters
     select: Selection
     x1: Tensor
     x2: Tensor
-    plan: Plan
+    plan: CallPlan
     dtype: torch.dtype
 
     @staticmethod
     def of(
         model: nn.Module, x1: Tensor, x2: Tensor | None, outputs: Outputs, parameters: ParameterFilter
-    ) -> _Job:
+    ) -> _KernelJob:
         _check_inputs(model, x1, x2)
         tracked, select = track(model, parameters), Selection(outputs)
         first = ordinary(x1)
         second = first if x2 is None else ordinary(x2)
         found = plan(model, tracked, select, probe_rows(first, None if x2 is None else second))
-        return _Job(model, tracked, select, first, second, found, tracked.dtype)
+        return _KernelJob(model, tracked, select, first, second, found, tracked.dtype)
 
 
 def _check_inputs(model: nn.Module, x1: Tensor, x2: Tensor | None) -> None:
@@ -185,7 +182,7 @@ def _check_inputs(model: nn.Module, x1: Tensor, x2: Tensor | None) -> None:
         )
 
 
-def _task(job: _Job, choice: MethodChoice) -> Any:
+def _task(job: _KernelJob, choice: MethodChoice) -> Any:
     if choice.method == "layerwise":
         gradients = Gradients(job.model, job.tracked, job.select, job.plan)
         return LayerwiseTile(gradients, job.x1, job.x2, job.select.trace, choice.batch, choice.room)
@@ -215,10 +212,10 @@ def choose_method(
     'layerwise'
     """
     with torch.inference_mode(False), torch.no_grad():
-        return _choose(_Job.of(model, x1, x2, outputs, parameters), "auto", memory)
+        return _choose(_KernelJob.of(model, x1, x2, outputs, parameters), "auto", memory)
 
 
-def _choose(job: _Job, method: Method, memory: int | str) -> MethodChoice:
+def _choose(job: _KernelJob, method: KernelMethod, memory: int | str) -> MethodChoice:
     if method not in _METHODS:
         raise InvalidValueError(
             f"A method is one of {', '.join(_METHODS)}, got {method!r}. For estimates from random directions "
@@ -247,7 +244,7 @@ def _choose(job: _Job, method: Method, memory: int | str) -> MethodChoice:
     return MethodChoice("ntvp", reason, side, side, 0)
 
 
-def _cheapest(factors: int, rows: int, budget: int) -> tuple[Method, str]:
+def _cheapest(factors: int, rows: int, budget: int) -> tuple[KernelMethod, str]:
     if 8 * min(rows, factors) > budget:
         kind = "factors" if factors < rows else "Jacobians"
         return "ntvp", (
@@ -317,7 +314,7 @@ def layer_contributions(
     """Each parameter's part of the kernel's trace, (n, m) each; they sum to :func:`empirical_ntk`.
 
     A bias that is used only together with its weight is counted with it; a parameter that no output depends on
-    is left out. ``memory`` is for everything but the results.
+    is left out. ``memory`` is the budget, excluding the results.
 
     Examples
     --------
@@ -328,7 +325,7 @@ def layer_contributions(
     True
     """
     with torch.inference_mode(False), torch.no_grad():
-        job = _Job.of(model, x1, x2, "trace", parameters)
+        job = _KernelJob.of(model, x1, x2, "trace", parameters)
         choice = _choose(job, "layerwise", memory)
         task = _task(job, choice)
         result: dict[str, Tensor] = {}

@@ -16,12 +16,12 @@ from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointError
 
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.ntk._calls import Call, Tracked
+from farfield.ntk._calls import ParameterCall, TrackedParameters
 from farfield.ntk._probe import in_order, require_separate
 from farfield.ntk._record import Recorder, hidden
 from farfield.ntk._transforms import dense, transforms
 
-__all__ = ["Dense", "Factors", "Gradients", "Outer", "Plan", "plan"]
+__all__ = ["CallPlan", "Factors", "FullGradients", "Gradients", "Outer", "plan"]
 
 Select = Callable[[Tensor], Tensor]
 """From the model's output for one input to the K numbers whose gradients are taken."""
@@ -47,24 +47,24 @@ class Outer:
     ones: Literal["left", "right"] | None = None
 
     def __getitem__(self, rows: slice) -> Outer:
-        """Of some of the inputs."""
+        """The factors of some of the inputs."""
         return Outer(self.left[rows], self.right[rows], self.ones)
 
 
 @dataclass(frozen=True)
-class Dense:
+class FullGradients:
     """Gradients of a parameter as they are: shape (n, K, size)."""
 
     value: Tensor
 
 
-Factors = dict[str, list[Outer | Dense]]
+Factors = dict[str, list[Outer | FullGradients]]
 """For every parameter the terms its gradient is the sum of. A bias may be counted with its weight, as one more
 column."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class CallPlan:
     """What one run of the model on one input has shown.
 
     Parameters
@@ -85,7 +85,7 @@ class Plan:
         Bytes that autograd holds for one input between forward and backward pass.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[ParameterCall, ...]
     shapes: tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
     opaque: tuple[str, ...]
     outputs: int
@@ -96,7 +96,7 @@ class Plan:
 
 def _run(
     model: nn.Module,
-    tracked: Tracked,
+    tracked: TrackedParameters,
     opaque: set[str],
     select: Select,
     perturbations: tuple[Tensor, ...] | None,
@@ -109,7 +109,7 @@ def _run(
     return select(y), recorder
 
 
-def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Plan:
+def plan(model: nn.Module, tracked: TrackedParameters, select: Select, rows: Tensor) -> CallPlan:
     """Run the model on the first of a few inputs and note how it uses its parameters; then on all, to see that
     the others change nothing.
     """
@@ -142,7 +142,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
         opaque |= found
     for parameter in model.parameters():
         held.pop(parameter.untyped_storage().data_ptr(), None)
-    result = Plan(
+    result = CallPlan(
         calls=tuple(recorder.calls),
         shapes=tuple(recorder.outputs),
         opaque=tuple(sorted(opaque)),
@@ -169,7 +169,7 @@ def plan(model: nn.Module, tracked: Tracked, select: Select, rows: Tensor) -> Pl
     return result
 
 
-def _as_batch(found: Plan, recorder: Recorder, y: Any, n: int) -> bool:
+def _as_batch(found: CallPlan, recorder: Recorder, y: Any, n: int) -> bool:
     """Whether a run on n inputs made the calls of a run on one, with n rows where that had one."""
     if found.opaque or found.moved or any(not shape or shape[0] != 1 for shape, _, _ in found.shapes):
         return False
@@ -189,11 +189,11 @@ def _never(value: None) -> Tensor:
     raise AssertionError("the graph of a plan is not run back")
 
 
-def _zeros(found: Plan) -> tuple[Tensor, ...]:
+def _zeros(found: CallPlan) -> tuple[Tensor, ...]:
     return tuple(torch.zeros(s, dtype=t, device=d) for s, t, d in found.shapes)
 
 
-def _check(found: Plan, recorder: Recorder) -> None:
+def _check(found: CallPlan, recorder: Recorder) -> None:
     if tuple(recorder.calls) != found.calls:
         raise InvalidValueError(
             "The layerwise method needs a model that makes the same calls for every input, and this one does "
@@ -207,7 +207,9 @@ Pieces = tuple[tuple[Tensor, ...], dict[str, Tensor], list[Tensor | None]]
 K) or (n,)."""
 
 
-def _batched(model: nn.Module, tracked: Tracked, select: Select, found: Plan, x: Tensor) -> Pieces | None:
+def _batched(
+    model: nn.Module, tracked: TrackedParameters, select: Select, found: CallPlan, x: Tensor
+) -> Pieces | None:
     """One ordinary forward pass of the batch and one backward pass an output; None where that can't be trusted.
 
     It can where every call's output had one row for one input and has n for n, and the plan has seen row i to belong
@@ -251,7 +253,9 @@ def _row_sums(select: Select, y: Tensor) -> Tensor:
     return torch.stack([select(row.unsqueeze(0)) for row in y])
 
 
-def _vectorized(model: nn.Module, tracked: Tracked, select: Select, found: Plan, x: Tensor) -> Pieces:
+def _vectorized(
+    model: nn.Module, tracked: TrackedParameters, select: Select, found: CallPlan, x: Tensor
+) -> Pieces:
     substitutes = {name: tracked.parameters[name].detach() for name in found.opaque}
     present: list[bool] = []
 
@@ -283,7 +287,9 @@ def _scalar(one: Callable[..., tuple[Tensor, Any]]) -> Callable[..., tuple[Tenso
     return number
 
 
-def _one_by_one(model: nn.Module, tracked: Tracked, select: Select, found: Plan, x: Tensor) -> Pieces:
+def _one_by_one(
+    model: nn.Module, tracked: TrackedParameters, select: Select, found: CallPlan, x: Tensor
+) -> Pieces:
     rows: list[Pieces] = []
     names = found.opaque
     for z in x:
@@ -329,9 +335,9 @@ class Gradients:
     """
 
     model: nn.Module
-    tracked: Tracked
+    tracked: TrackedParameters
     select: Select
-    plan: Plan
+    plan: CallPlan
 
     def __call__(self, x: Tensor) -> Factors:
         """Gradients of the K outputs for every input."""
@@ -344,7 +350,9 @@ class Gradients:
         )  # layers may differ in it, or be cast by autocast
         result: Factors = {}
         for name, value in opaque.items():
-            result.setdefault(name, []).append(Dense(value.detach().reshape(*value.shape[:2], -1).to(dtype)))
+            result.setdefault(name, []).append(
+                FullGradients(value.detach().reshape(*value.shape[:2], -1).to(dtype))
+            )
         for call, derivative, given in zip(self.plan.calls, derivatives, inputs, strict=True):
             if given is not None and given.is_floating_point():
                 given = given.to(dtype)
@@ -383,7 +391,7 @@ class Gradients:
                 ) from error
 
 
-def _used_once(found: Plan) -> set[str]:
+def _used_once(found: CallPlan) -> set[str]:
     counts: dict[str, int] = {}
     for call in found.calls:
         for name in (call.weight, call.bias):
@@ -392,7 +400,9 @@ def _used_once(found: Plan) -> set[str]:
     return {name for name, count in counts.items() if count == 1}
 
 
-def _terms(call: Call, g: Tensor, x: Tensor | None, single: set[str]) -> list[tuple[str, Outer | Dense]]:
+def _terms(
+    call: ParameterCall, g: Tensor, x: Tensor | None, single: set[str]
+) -> list[tuple[str, Outer | FullGradients]]:
     """The contributions of one call; g has shape (n, K, *output), x has (n, *input)."""
     if call.kind in ("linear", "transposed", "convolution"):
         return _matrix_terms(call, g, x, single)
@@ -400,14 +410,14 @@ def _terms(call: Call, g: Tensor, x: Tensor | None, single: set[str]) -> list[tu
         assert x is not None
         assert call.weight is not None
         return [(call.weight, _embedding_term(call, _times(g, call.factors[0]), x))]
-    terms: list[tuple[str, Outer | Dense]] = []
+    terms: list[tuple[str, Outer | FullGradients]] = []
     shape = call.option("shape")
     if call.weight is not None:
         assert x is not None
         aligned = x.reshape(len(x), *(1,) * (g.dim() - x.dim()), *x.shape[1:])  # as broadcasting aligned it
-        terms.append((call.weight, Dense(_times(_summed(g * aligned, shape), call.factors[0]))))
+        terms.append((call.weight, FullGradients(_times(_summed(g * aligned, shape), call.factors[0]))))
     if call.bias is not None:
-        terms.append((call.bias, Dense(_times(_summed(g, shape), call.factors[1]))))
+        terms.append((call.bias, FullGradients(_times(_summed(g, shape), call.factors[1]))))
     return terms
 
 
@@ -424,13 +434,13 @@ def _summed(g: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _matrix_terms(
-    call: Call, g: Tensor, x: Tensor | None, single: set[str]
-) -> list[tuple[str, Outer | Dense]]:
+    call: ParameterCall, g: Tensor, x: Tensor | None, single: set[str]
+) -> list[tuple[str, Outer | FullGradients]]:
     if x is None:
         assert call.bias is not None
         channels = -1 if call.kind != "convolution" else -call.option("dimension") - 1
         others = [axis for axis in range(2, g.dim()) if axis != g.dim() + channels]
-        return [(call.bias, Dense(_times(g.sum(others) if others else g, call.factors[1])))]
+        return [(call.bias, FullGradients(_times(g.sum(others) if others else g, call.factors[1])))]
     if call.kind == "convolution":
         patches, b = _patches(call, g, x)
     else:
@@ -438,7 +448,7 @@ def _matrix_terms(
         b = g.reshape(len(g), g.shape[1], 1, -1, g.shape[-1])
     # One more column of ones counts the bias with the weight, at no cost; only where neither is used elsewhere.
     joined = call.weight in single and call.bias in single and call.factors[0] == call.factors[1]
-    terms: list[tuple[str, Outer | Dense]] = []
+    terms: list[tuple[str, Outer | FullGradients]] = []
     if call.weight is not None:
         scaled = _times(b, call.factors[0])
         if call.kind == "transposed":
@@ -446,11 +456,11 @@ def _matrix_terms(
         else:
             terms.append((call.weight, Outer(scaled, patches, "right" if joined else None)))
     if call.bias is not None and not joined:
-        terms.append((call.bias, Dense(_times(b.sum(3).flatten(2), call.factors[1]))))
+        terms.append((call.bias, FullGradients(_times(b.sum(3).flatten(2), call.factors[1]))))
     return terms
 
 
-def _patches(call: Call, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _patches(call: ParameterCall, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """A convolution as a matrix product at each of T places: (n, 1, groups, T, p) and (n, K, groups, T, q)."""
     groups, dimension = call.option("groups"), call.option("dimension")
     # The layer was given a batch of one, of none, or of several pictures for one input: more places.
@@ -478,7 +488,7 @@ def _patches(call: Call, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return patches, b
 
 
-def _embedding_term(call: Call, g: Tensor, index: Tensor) -> Outer:
+def _embedding_term(call: ParameterCall, g: Tensor, index: Tensor) -> Outer:
     """Row numbers as unit vectors, so that an embedding tied to a Linear meets it in the same form."""
     flat = index.reshape(len(index), 1, 1, -1)
     units = F.one_hot(flat, call.option("rows")).to(g.dtype)

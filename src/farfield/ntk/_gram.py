@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from farfield.ntk._factors import Dense, Factors, Outer
+from farfield.ntk._factors import Factors, FullGradients, Outer
 
 __all__ = ["contract", "contributions"]
 
@@ -32,8 +32,10 @@ def contract(first: Factors, second: Factors, *, trace: bool, room: int = _ROOM)
     return total
 
 
-def _parameter(a: list[Outer | Dense], b: list[Outer | Dense], trace: bool, room: int) -> Tensor:
-    if any(isinstance(t, Dense) for t in (*a, *b)):
+def _parameter(
+    a: list[Outer | FullGradients], b: list[Outer | FullGradients], trace: bool, room: int
+) -> Tensor:
+    if any(isinstance(t, FullGradients) for t in (*a, *b)):
         return _dense(_sum(a), _sum(b), trace)
     left, right = _joined(a), _joined(b)
     if left is None or right is None:  # terms of different width
@@ -45,7 +47,7 @@ def _parameter(a: list[Outer | Dense], b: list[Outer | Dense], trace: bool, room
     )
 
 
-def _joined(terms: list[Outer | Dense]) -> Outer | None:
+def _joined(terms: list[Outer | FullGradients]) -> Outer | None:
     """Several uses of one parameter as one, with more places."""
     outers = [t for t in terms if isinstance(t, Outer)]
     if len(outers) == 1:
@@ -60,9 +62,9 @@ def _joined(terms: list[Outer | Dense]) -> Outer | None:
     return Outer(sides[0], sides[1])
 
 
-def _as_dense(term: Outer | Dense) -> Tensor:
+def _as_dense(term: Outer | FullGradients) -> Tensor:
     """(n, K, size)."""
-    if isinstance(term, Dense):
+    if isinstance(term, FullGradients):
         return term.value
     outputs = max(term.left.shape[1], term.right.shape[1])
     left, right = (side.expand(-1, outputs, -1, -1, -1) for side in (term.left, term.right))
@@ -73,7 +75,7 @@ def _as_dense(term: Outer | Dense) -> Tensor:
     return torch.cat([weight, bias.expand(-1, outputs, -1)], -1)
 
 
-def _sum(terms: list[Outer | Dense]) -> Tensor:
+def _sum(terms: list[Outer | FullGradients]) -> Tensor:
     total = _as_dense(terms[0])
     for term in terms[1:]:
         total = total + _as_dense(term)
@@ -89,7 +91,7 @@ def _dense(a: Tensor, b: Tensor, trace: bool) -> Tensor:
 
 
 def _gradient_bytes(term: Outer) -> int:
-    """Of one input's gradient, formed."""
+    """Bytes of one input's gradient, once it is formed."""
     outputs = max(term.left.shape[1], term.right.shape[1])
     size = term.left.shape[2] * term.left.shape[4] * term.right.shape[4]
     return outputs * size * term.left.element_size()

@@ -10,14 +10,14 @@ from torch.func import jacrev, vmap
 
 from farfield.engine import Tile
 from farfield.errors import FarfieldError
-from farfield.ntk._calls import Tracked
+from farfield.ntk._calls import TrackedParameters
 from farfield.ntk._model import Selection
 from farfield.ntk._transforms import dense, transforms
 
 __all__ = ["JacobianTile", "jacobian"]
 
 
-def jacobian(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor) -> Tensor:
+def jacobian(model: nn.Module, tracked: TrackedParameters, select: Selection, x: Tensor) -> Tensor:
     """∂f_k(x_i)/∂θ for every input and output: shape (n, K, parameters).
 
     By ``vmap`` of reverse mode; input by input where a model can't be vectorised. Memory n·K·P.
@@ -38,7 +38,7 @@ def jacobian(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor) -
     return torch.cat(flat, -1)
 
 
-def _one(model: nn.Module, tracked: Tracked, select: Selection, z: Tensor) -> Tensor:
+def _one(model: nn.Module, tracked: TrackedParameters, select: Selection, z: Tensor) -> Tensor:
     wanted = tuple(tracked.parameters.values())
     with torch.enable_grad():
         y = select(tracked.substitute(model, {}, z.unsqueeze(0)))
@@ -54,7 +54,7 @@ class JacobianTile:
     """Task: one tile of the kernel from two Jacobians."""
 
     model: nn.Module
-    tracked: Tracked
+    tracked: TrackedParameters
     select: Selection
     x1: Tensor
     x2: Tensor

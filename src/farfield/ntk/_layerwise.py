@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from farfield.engine import Tile
-from farfield.ntk._calls import Call
-from farfield.ntk._factors import Dense, Factors, Gradients, Outer, Plan
+from farfield.ntk._calls import ParameterCall
+from farfield.ntk._factors import CallPlan, Factors, FullGradients, Gradients, Outer
 from farfield.ntk._gram import contract, contributions
 
 __all__ = ["LayerwiseTile", "bytes_per_input", "sliced"]
@@ -21,7 +21,7 @@ __all__ = ["LayerwiseTile", "bytes_per_input", "sliced"]
 def sliced(factors: Factors, rows: slice) -> Factors:
     """The factors of some of the inputs."""
     return {
-        name: [Dense(t.value[rows]) if isinstance(t, Dense) else t[rows] for t in terms]
+        name: [FullGradients(t.value[rows]) if isinstance(t, FullGradients) else t[rows] for t in terms]
         for name, terms in factors.items()
     }
 
@@ -37,13 +37,13 @@ def joined(parts: list[Factors]) -> Factors:
     return result
 
 
-def _cat(terms: list[Any]) -> Outer | Dense:
-    if isinstance(terms[0], Dense):
-        return Dense(torch.cat([t.value for t in terms]))
+def _cat(terms: list[Any]) -> Outer | FullGradients:
+    if isinstance(terms[0], FullGradients):
+        return FullGradients(torch.cat([t.value for t in terms]))
     return Outer(torch.cat([t.left for t in terms]), torch.cat([t.right for t in terms]), terms[0].ones)
 
 
-def bytes_per_input(found: Plan, parameters: dict[str, Tensor]) -> int:
+def bytes_per_input(found: CallPlan, parameters: dict[str, Tensor]) -> int:
     """What one input's factors take, inputs of the calls and derivatives of every output."""
     uses = Counter(call.weight for call in found.calls)
     widest = max(p.itemsize for p in parameters.values())
@@ -57,7 +57,7 @@ def bytes_per_input(found: Plan, parameters: dict[str, Tensor]) -> int:
     return total
 
 
-def _input_size(call: Call, given: torch.Size, output: torch.Size) -> int:
+def _input_size(call: ParameterCall, given: torch.Size, output: torch.Size) -> int:
     if call.kind == "convolution":
         dimension: int = call.option("dimension")
         kernel: tuple[int, ...] = call.option("kernel")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.ntk._calls import Tracked
+from farfield.ntk._calls import TrackedParameters
 
 __all__ = ["Outputs", "ParameterFilter", "Selection", "require_evaluation", "track"]
 
@@ -44,7 +44,7 @@ class Selection:
 
     @property
     def index(self) -> tuple[int, ...]:
-        """Of the one output that is meant."""
+        """Index of the one output that is selected."""
         assert not isinstance(self.outputs, str)
         return self.outputs if isinstance(self.outputs, tuple) else (self.outputs,)
 
@@ -77,15 +77,15 @@ def _whole(value: object) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool | list)
 
 
-def track(model: nn.Module, chosen: ParameterFilter) -> Tracked:
+def track(model: nn.Module, chosen: ParameterFilter) -> TrackedParameters:
     """The parameters whose gradients count: those that require one, and that the filter takes."""
     if chosen is None:
-        tracked = Tracked.of(model, lambda name, parameter: True)
+        tracked = TrackedParameters.of(model, lambda name, parameter: True)
     elif callable(chosen):
-        tracked = Tracked.of(model, chosen)
+        tracked = TrackedParameters.of(model, chosen)
     else:
         named = _named(model, (chosen,) if isinstance(chosen, str) else tuple(chosen))
-        tracked = Tracked.of(model, lambda name, parameter: id(parameter) in named)
+        tracked = TrackedParameters.of(model, lambda name, parameter: id(parameter) in named)
     if not tracked.parameters:
         raise InvalidValueError(
             "No parameter is left to differentiate by: none requires a gradient"

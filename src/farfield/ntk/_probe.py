@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from farfield.errors import InvalidValueError
-from farfield.ntk._calls import Tracked
+from farfield.ntk._calls import TrackedParameters
 from farfield.ntk._record import Recorder
 
 __all__ = ["in_order", "probe_rows", "require_function", "require_separate"]
@@ -24,7 +24,7 @@ def probe_rows(x1: Tensor, x2: Tensor | None) -> Tensor:
     return rows if len(rows) > 1 else torch.cat([rows, rows])
 
 
-def require_function(model: nn.Module, tracked: Tracked, rows: Tensor) -> Any:
+def require_function(model: nn.Module, tracked: TrackedParameters, rows: Tensor) -> Any:
     """The output for the first of some inputs, if it is the same with the others beside it and without."""
     with torch.no_grad():
         alone, together = Recorder(tracked, keep=True), Recorder(tracked, keep=True)

@@ -12,7 +12,7 @@ from torch.func import jvp, vmap
 
 from farfield.engine import Tile
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.ntk._calls import Tracked
+from farfield.ntk._calls import TrackedParameters
 from farfield.ntk._model import ParameterFilter, Selection, require_evaluation, track
 from farfield.ntk._probe import probe_rows, require_function
 from farfield.ntk._transforms import GradientSwitch, dense, ordinary, transforms
@@ -21,7 +21,7 @@ __all__ = ["NTKOperator", "ProductTile", "pull", "push", "push_many"]
 
 
 def _forward(
-    model: nn.Module, tracked: Tracked, select: Selection, x: Tensor
+    model: nn.Module, tracked: TrackedParameters, select: Selection, x: Tensor
 ) -> Callable[[dict[str, Tensor]], Tensor]:
     """Parameters → (n, K) for a batch; a batch goes through the model at once."""
 
@@ -39,7 +39,9 @@ def _forward(
     return outputs
 
 
-def pull(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, v: Tensor) -> dict[str, Tensor]:
+def pull(
+    model: nn.Module, tracked: TrackedParameters, select: Selection, x: Tensor, v: Tensor
+) -> dict[str, Tensor]:
     """Jᵀv, a value for every parameter; v has shape (n, K)."""
     leaves = {name: p.detach().requires_grad_() for name, p in tracked.parameters.items()}
     with torch.enable_grad():
@@ -53,7 +55,7 @@ def pull(model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, v: Te
 
 
 def push(
-    model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, direction: dict[str, Tensor]
+    model: nn.Module, tracked: TrackedParameters, select: Selection, x: Tensor, direction: dict[str, Tensor]
 ) -> Tensor:
     """J·direction, shape (n, K): in forward mode, or however the model's operators allow."""
     parameters = {name: p.detach() for name, p in tracked.parameters.items()}
@@ -75,7 +77,11 @@ def push(
 
 
 def push_many(
-    model: nn.Module, tracked: Tracked, select: Selection, x: Tensor, directions: list[dict[str, Tensor]]
+    model: nn.Module,
+    tracked: TrackedParameters,
+    select: Selection,
+    x: Tensor,
+    directions: list[dict[str, Tensor]],
 ) -> Tensor:
     """J·direction for each of several, shape (r, n, K): all at once where forward mode and ``vmap`` allow."""
     if len(directions) > 1 and not tracked.known.get("way", 0) and not tracked.known.get("single", 0):
@@ -157,7 +163,7 @@ class ProductTile:
     """
 
     model: nn.Module
-    tracked: Tracked
+    tracked: TrackedParameters
     select: Selection
     x1: Tensor
     x2: Tensor

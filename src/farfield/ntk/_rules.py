@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from farfield.ntk._calls import Call, Kind, Recording
+from farfield.ntk._calls import CallKind, ParameterCall, Recording
 from farfield.ntk._transforms import slope
 
 __all__ = ["RULES"]
 
-Rule = Callable[[Recording, Any, tuple[Any, ...], dict[str, Any]], tuple[bool, Any]]
+CallRule = Callable[[Recording, Any, tuple[Any, ...], dict[str, Any]], tuple[bool, Any]]
 _NO = (False, None)
 
 
@@ -23,10 +23,10 @@ def _bind(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _call(
-    recording: Recording, kind: Kind, weight: Any, bias: Any, options: tuple[tuple[str, Any], ...] = ()
-) -> Call:
+    recording: Recording, kind: CallKind, weight: Any, bias: Any, options: tuple[tuple[str, Any], ...] = ()
+) -> ParameterCall:
     factors = (recording.factor(weight), recording.factor(bias))
-    return Call(kind, recording.name(weight), recording.name(bias), options, factors)
+    return ParameterCall(kind, recording.name(weight), recording.name(bias), options, factors)
 
 
 def _linear(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
@@ -62,7 +62,7 @@ def _matmul(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bo
     return True, recording.add(_call(recording, "transposed", weight, None), x, func(x, weight))
 
 
-def _convolution(dimension: int) -> Rule:
+def _convolution(dimension: int) -> CallRule:
     def rule(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
         names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
         given = _bind(names, args, kwargs)
@@ -221,7 +221,7 @@ def _prelu(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[boo
     return True, recording.add(call, negative, y)
 
 
-RULES: dict[Any, Rule] = {
+RULES: dict[Any, CallRule] = {
     F.linear: _linear,
     torch.addmm: _addmm,
     torch.matmul: _matmul,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from farfield.errors import InvalidValueError
-from farfield.ntk._calls import Tracked
+from farfield.ntk._calls import TrackedParameters
 from farfield.ntk._model import Selection
 from farfield.ntk._products import push_many
 
@@ -30,7 +30,7 @@ class Sketch:
 
 def sketch(
     model: nn.Module,
-    tracked: Tracked,
+    tracked: TrackedParameters,
     select: Selection,
     x1: Tensor,
     x2: Tensor | None,

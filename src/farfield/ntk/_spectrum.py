@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
-from farfield.geometry import Eigenvalue, lanczos
+from farfield.geometry.spectrum import Eigenvalue, lanczos
 from farfield.ntk._products import NTKOperator
 
 __all__ = [
@@ -123,11 +123,11 @@ def extreme_eigenvalues(
     kernel
         An :class:`NTKOperator`, or a symmetric matrix.
     steps
-        At most so many products.
+        Largest number of products.
     tolerance
         Errors below this share of λ_max are good enough.
     generator
-        For the start vector; seed 0 if None.
+        Draws the start vector; seed 0 if None.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def kernel_distance(first: Tensor, second: Tensor) -> float:
 
 
 def _square(kernel: Tensor) -> Tensor:
-    """As one matrix, float64."""
+    """The kernel as one float64 matrix."""
     if kernel.dim() == 4 and kernel.shape[0] == kernel.shape[1] and kernel.shape[2] == kernel.shape[3]:
         n, _, k, _ = kernel.shape
         kernel = kernel.permute(0, 2, 1, 3).reshape(n * k, n * k)

@@ -13,14 +13,11 @@ from typing import Any
 from farfield._provenance import provenance
 from farfield._typing import JSON
 from farfield.data import is_here
-from farfield.engine import fingerprint
+from farfield.engine import Progress, fingerprint
 from farfield.report import Figure, Table, save_figure
 from farfield.report._data import plain
 
-__all__ = ["ClaimVerdict", "Experiment", "Outcome", "Progress", "missing", "run_experiment"]
-
-Progress = Callable[[int, int], None]
-"""Called as ``progress(done, total)`` while an experiment runs."""
+__all__ = ["ClaimVerdict", "Experiment", "ExperimentResult", "Progress", "missing", "run_experiment"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class ClaimVerdict:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentResult:
     """What a run found: figure, table, the numbers behind them, verdicts."""
 
     verdicts: tuple[ClaimVerdict, ...]
@@ -75,7 +72,7 @@ class Experiment:
     quick
         Settings that differ in a quick run.
     run
-        ``run(progress=..., seed=..., **settings) -> Outcome``. Pure given the seed.
+        ``run(progress=..., seed=..., **settings) -> ExperimentResult``. Pure given the seed.
     resumable
         Whether ``run`` also takes ``scratch=``, a folder in which it keeps what it needs to go on after it was
         stopped. The folder is removed when the result is written.
@@ -88,7 +85,7 @@ class Experiment:
     name: str
     description: str
     settings: dict[str, Any]
-    run: Callable[..., Outcome] = field(repr=False)
+    run: Callable[..., ExperimentResult] = field(repr=False)
     quick: dict[str, Any] = field(default_factory=dict)
     resumable: bool = False
     data: tuple[str, ...] = ()

@@ -131,7 +131,7 @@ def run_seeds(
     ]  # an unknown name fails before anything runs
     items = [(item.name, seed) for item in chosen for seed in seeds]
     # Absolute: a worker may run in another directory.
-    task = _Run(str(Path(out).absolute()), quick, force)
+    task = _SeedRun(str(Path(out).absolute()), quick, force)
     rows: list[ClaimRow] = []
     for (name, seed), found in resolve(engine).map(task, items, progress=progress):
         rows += [ClaimRow(name, seed, **fields) for fields in found]
@@ -140,7 +140,7 @@ def run_seeds(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _SeedRun:
     """The task: of (experiment, seed) the fields of its claims."""
 
     out: str

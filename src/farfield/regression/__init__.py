@@ -1,7 +1,8 @@
 """Regression with a kernel: exact, iterated or streamed, with bounds that hold for every input.
 
 Holds: covariances, fits and their posteriors, gradient flow, Nyström, Lanczos, output bounds.
-May import: kernels, engine, data, geometry, errors, _typing. Never: builds a kernel, or sets a seed of torch's.
+May import: data, engine, errors, geometry, kernels, _typing.
+Never: builds a kernel, or sets a seed of torch's.
 """
 
 from __future__ import annotations

@@ -6,33 +6,31 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
-from farfield.kernels import KernelFunction, NetworkKernel
+from farfield.kernels import KernelFunction, KernelKind, NetworkKernel
 
 __all__ = [
     "Covariance",
-    "Kind",
+    "MatrixTile",
     "Work",
     "cross",
-    "fill",
+    "identity",
     "kept_product",
     "multiply",
     "resolve",
     "symmetric_product",
 ]
 
-Kind: TypeAlias = Literal["ntk", "nngp"]
-
 _SIDE = 2048
 """Largest side of a recomputed tile: the kernel's own tiles are smaller, its preparation per call is amortised."""
 _BYTES = 48
-"""Of a tile's result and temporaries, an entry."""
+"""Bytes that a tile takes for one entry: its result and temporaries."""
 
 
 @runtime_checkable
@@ -63,7 +61,7 @@ class Work:
     memory: int
 
     def side(self) -> int:
-        """Of square tiles."""
+        """The side of square tiles."""
         return min(
             _SIDE,
             engines.tile_height(
@@ -72,7 +70,7 @@ class Work:
         )
 
     def height(self, columns: int) -> int:
-        """Of tiles that span whole rows."""
+        """The height of tiles that span whole rows."""
         return min(
             _SIDE,
             engines.tile_height(
@@ -85,14 +83,16 @@ class Work:
         )
 
 
-def resolve(kernel: NetworkKernel | Covariance, kind: str) -> tuple[Covariance, NetworkKernel | None]:
-    """The kernel as a function of inputs, and the network it belongs to if there is one."""
+def resolve(
+    kernel: NetworkKernel | Covariance, kind: KernelKind
+) -> tuple[Covariance, NetworkKernel | None, KernelKind]:
+    """The kernel as a function of inputs, the network it belongs to if there is one, and which kernel of it."""
     if isinstance(kernel, NetworkKernel):
-        return kernel.function(kind), kernel  # type: ignore[arg-type]  # its own error names the kinds
+        return kernel.function(kind), kernel, kind
     if isinstance(kernel, KernelFunction):
-        return kernel, kernel.network
+        return kernel, kernel.network, kernel.kind
     if isinstance(kernel, Covariance):
-        return kernel, None
+        return kernel, None, kind
     raise InvalidValueError(
         "A kernel is a farfield.kernels.NetworkKernel or has __call__(x1, x2=None), diagonal(x) and sup_diagonal(); "
         f"got {type(kernel).__qualname__}."
@@ -110,11 +110,19 @@ def checked(kernel: Covariance, x1: Tensor, x2: Tensor | None = None) -> Tensor:
     return value
 
 
+def identity(kernel: Covariance, points: Tensor) -> Tensor:
+    """A kernel by its values: it may hold functions, which have no content to compare."""
+    with torch.no_grad():
+        return checked(kernel, points[:16])
+
+
 # ------------------------------------------------------------------ the whole matrix
 
 
 @dataclass(frozen=True)
-class _MatrixTile:
+class MatrixTile:
+    """A tile of K(x, x)."""
+
     kernel: Covariance
     x: Tensor
 
@@ -122,27 +130,6 @@ class _MatrixTile:
         if tile.on_diagonal:
             return checked(self.kernel, self.x[tile.row_slice])
         return checked(self.kernel, self.x[tile.row_slice], self.x[tile.column_slice])
-
-
-def fill(
-    out: Tensor,
-    kernel: Covariance,
-    x: Tensor,
-    work: Work,
-    *,
-    checkpoint: engines.Checkpoint | None = None,
-    progress: engines.Progress | None = None,
-) -> Tensor:
-    """K(x, x) written into a square tensor, symmetric to the last bit; gives the diagonal as a tensor of its own."""
-    if isinstance(kernel, KernelFunction):
-        kernel(x, out=out, engine=work.engine, memory=work.memory, checkpoint=checkpoint, progress=progress)
-    else:
-        tiles = engines.tiles(len(x), height=work.side(), symmetric=True)
-        work.engine.fill(
-            out, _MatrixTile(kernel, x), tiles, symmetric=True, checkpoint=checkpoint, progress=progress
-        )
-        out.diagonal().copy_(kernel.diagonal(x))
-    return out.diagonal().clone()
 
 
 # ------------------------------------------------------------------ products with tiles that are dropped

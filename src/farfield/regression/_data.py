@@ -13,7 +13,7 @@ from farfield.errors import InvalidValueError, PrecisionError
 __all__ = ["budget", "check_finite", "checked_data", "pairs_of_targets", "refuse_conflicts"]
 
 _SHARE = 0.6
-"""Of the machine's memory that memory='auto' takes."""
+"""The share of the machine's memory that memory='auto' takes."""
 
 
 def budget(memory: int | str) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from farfield.engine import Progress
 
-__all__ = ["Factor", "factorize"]
+__all__ = ["CholeskyFactor", "factorize"]
 
 _BLOCK = 512
 """Columns factorised at once: the products run at the speed of a large GEMM and the copies stay under 1% of
@@ -19,7 +19,7 @@ _ROWS = 2048
 
 
 @dataclass(frozen=True)
-class Factor:
+class CholeskyFactor:
     """K + sI = LLᵀ in one n×n tensor: L on and below the diagonal, K above it.
 
     The diagonal of K is kept beside. So products with K, residuals and another try with a larger s need
@@ -30,7 +30,7 @@ class Factor:
     matrix
         L and K as said, row-major.
     diagonal
-        Of K.
+        The diagonal of K.
     shift
         s.
     """
@@ -67,7 +67,7 @@ class Factor:
 
 def factorize(
     matrix: Tensor, diagonal: Tensor, shift: float, *, again: bool = False, progress: Progress | None = None
-) -> Factor | None:
+) -> CholeskyFactor | None:
     """Cholesky of K + sI over K itself, by blocks of columns from the left; None if it is not positive
     definite, to rounding.
 
@@ -78,7 +78,7 @@ def factorize(
     matrix
         K, symmetric, row-major; overwritten below the diagonal.
     diagonal
-        Of K.
+        The diagonal of K.
     shift
         s ≥ 0.
     again
@@ -112,7 +112,7 @@ def factorize(
             rows.copy_(torch.linalg.solve_triangular(low.mT, rows, upper=True, left=False))
     if progress is not None:
         progress(len(blocks), len(blocks))
-    return Factor(matrix, diagonal, shift)
+    return CholeskyFactor(matrix, diagonal, shift)
 
 
 def _mirror(matrix: Tensor) -> None:

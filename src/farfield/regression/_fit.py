@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
 from typing import Literal
 
 import torch
@@ -10,23 +10,14 @@ from torch import Tensor
 
 from farfield import engine as engines
 from farfield._typing import Float
-from farfield.errors import InvalidValueError, PrecisionError
-from farfield.geometry import lanczos
-from farfield.kernels import KernelFunction, NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve
-from farfield.regression._data import budget, check_finite, checked_data, refuse_conflicts
-from farfield.regression._factor import Factor, factorize
-from farfield.regression._pcg import FactorPreconditioner, LowRankPreconditioner, relative
-from farfield.regression._pivoted import low_rank
+from farfield.kernels import KernelKind, NetworkKernel
+from farfield.regression._covariance import Covariance, identity, resolve
+from farfield.regression._data import budget, checked_data
+from farfield.regression._job import FitJob
 from farfield.regression._posterior import Posterior
-from farfield.regression._system import DenseSystem, System, TiledSystem
+from farfield.regression._solve import solve
 
 __all__ = ["fit"]
-
-_CAP = 1e-6
-"""Largest jitter chosen by itself, as a share of the mean diagonal."""
-_TILES = 1_000_000_000
-"""Most that tiles take of a budget, however large: more does not make them faster."""
 
 
 def fit(
@@ -34,7 +25,7 @@ def fit(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, "n ..."],
     *,
-    kind: Kind = "ntk",
+    kind: KernelKind = "ntk",
     noise: float = 0.0,
     jitter: float | Literal["auto"] = "auto",
     solver: Literal["auto", "cholesky", "pcg"] = "auto",
@@ -46,7 +37,7 @@ def fit(
     memory: int | str = "auto",
     tolerance: float = 1e-6,
     progress: engines.Progress | None = None,
-    checkpoint: engines.Checkpoint | None = None,
+    checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
 ) -> Posterior:
     r"""Solve :math:`(K + (\text{noise} + \text{jitter}) I)\,\alpha = y` with K = k(x, x), for one output or several.
 
@@ -57,7 +48,7 @@ def fit(
     Parameters
     ----------
     kernel
-        Of a network, or any :class:`Covariance`.
+        The kernel of a network, or any :class:`Covariance`.
     x, y
         Inputs, one a row, and their targets.
     kind
@@ -71,14 +62,14 @@ def fit(
     solver
         ``"auto"`` is ``"cholesky"`` if the matrix fits the memory.
     precision
-        Of the Cholesky factor. ``"float32"`` takes half the memory and about half the time, and its solution
-        is corrected by conjugate gradients on kernel tiles recomputed in float64, with the factor as
+        Precision of the Cholesky factor. ``"float32"`` takes half the memory and about half the time, and its
+        solution is corrected by conjugate gradients on kernel tiles recomputed in float64, with the factor as
         preconditioner.
     rank
-        Of the preconditioner of ``"pcg"``, a pivoted Cholesky factor of n × rank; ``"auto"`` is 1000, or less
+        Rank of the preconditioner of ``"pcg"``, a pivoted Cholesky factor of n × rank; ``"auto"`` is 1000, or less
         for small n and memory.
     iterations
-        Of conjugate gradients, at most.
+        Most iterations of conjugate gradients.
     keep_tiles
         For ``"pcg"``: compute the tiles of the matrix once and keep them with the engine's workers, 4n² bytes over
         all of them, instead of computing them anew in every step. The result is the same to the last bit.
@@ -87,14 +78,15 @@ def fit(
         Where kernel tiles run: ``"auto"``, ``"local"``, ``"ray"`` or an :class:`farfield.engine.Engine`. The result
         is the same to the last bit if tasks compute with as many torch threads.
     memory
-        For everything: matrix, preconditioner, tiles. ``"auto"`` is 60% of the machine's. Workers in other processes
-        have as much each for their tiles.
+        Memory budget for everything: matrix, preconditioner, tiles. ``"auto"`` is 60% of the machine's. Workers in
+        other processes have as much each for their tiles.
     tolerance
         Largest relative residual ‖y − (K + sI)α‖/‖y‖ of any output.
     progress
         Called with (done, total) of the stage under way: kernel tiles, blocks of columns, iterations.
     checkpoint
-        Keeps the tiles of a stored matrix, or the iterate of conjugate gradients, and an interrupted run goes on.
+        A folder, or a :class:`farfield.engine.Checkpoint`: keeps the tiles of a stored matrix, or the iterate of
+        conjugate gradients, and an interrupted run goes on.
 
     Raises
     ------
@@ -111,218 +103,14 @@ def fit(
     >>> f.mean(torch.tensor([[0.5], [1e9]], dtype=torch.float64)), f.jitter
     (tensor([0.4794, 0.8647], dtype=torch.float64), 0.0)
     """
-    covariance, network = resolve(kernel, kind)
-    if isinstance(covariance, KernelFunction):
-        kind = covariance.kind
-    x, targets = checked_data(x, y)
-    _check_settings(noise, jitter, tolerance, solver, precision)
-    if noise == 0 and jitter in ("auto", 0):
-        refuse_conflicts(x, targets)
-    n, room = len(x), budget(memory)
-    stored = n * n * (8 if precision == "float64" else 4)
-    if solver == "auto":
-        solver = "cholesky" if stored <= room or precision == "float32" else "pcg"
-    if solver == "cholesky" and stored > room:
-        raise InvalidValueError(
-            f"The matrix of {n} inputs in {precision} takes {stored / 1e9:.3g} GB and the memory is "
-            f"{room / 1e9:.3g} GB. Pass a larger memory=, precision='float32', solver='pcg', or use Nystrom."
-        )
-    runner = engines.engine(engine)
-    if keep_tiles:
-        _check_kept(n, room, runner, solver)
-    # Kept tiles are not taken off: the size of tiles, and with it every bit, would depend on the workers.
-    left = max(room - (stored if solver == "cholesky" else 0), 64_000_000)
-    work = Work(runner, min(left, _TILES))
-    fixed = 0.0 if jitter == "auto" else float(jitter)
+    covariance, network, kind = resolve(kernel, kind)
+    inputs, targets = checked_data(x, y)
+    kept = engines.Checkpoint.at(
+        checkpoint, lambda: ("fit", identity(covariance, inputs), inputs, solver, precision, str(memory))
+    )
+    job = FitJob(
+        covariance, network, kind, inputs, targets, y.dim() == 1, engines.engine(engine), budget(memory),
+        noise, jitter, solver, precision, rank, iterations, keep_tiles, tolerance, progress, kept,
+    )  # fmt: skip
     with torch.no_grad():
-        if solver == "cholesky" and precision == "float64":
-            system, weights, product = _exact(
-                covariance, x, targets, noise, jitter, work, tolerance, checkpoint, progress
-            )
-        else:
-            preconditioner = (
-                _single_factor(covariance, x, noise + fixed, work, checkpoint, progress)
-                if solver == "cholesky"
-                else _preconditioner(covariance, x, noise + fixed, rank, left)
-            )
-            system = TiledSystem(
-                covariance, x, noise + fixed, preconditioner, work, iterations, keep_tiles,
-                None if solver == "cholesky" else checkpoint, progress,
-            )  # fmt: skip
-            weights = system.solve(targets, tolerance)
-            product = system.product(weights)
-            # Later solves, for variances, are no part of the run that the checkpoint and the callback follow, and
-            # have no use for tiles that must first be kept.
-            system = dataclasses.replace(system, keep=False, checkpoint=None, progress=None)
-    residual = _residual(targets, weights, product, system.shift)
-    single = y.dim() == 1
-    energy = (weights * product).sum(0)
-    return Posterior(
-        weights=weights[:, 0] if single else weights,
-        energy=energy[0] if single else energy,
-        residual=residual,
-        noise=float(noise),
-        jitter=system.shift - noise if system.shift != noise else 0.0,
-        solver=solver,
-        x=x,
-        kernel=covariance,
-        network=network,
-        kind=kind,
-        tolerance=tolerance,
-        product=product,
-        system=system,
-        work=work,
-    )
-
-
-# ------------------------------------------------------------------ Cholesky
-
-
-def _exact(
-    kernel: Covariance,
-    x: Tensor,
-    y: Tensor,
-    noise: float,
-    jitter: float | str,
-    work: Work,
-    tolerance: float,
-    checkpoint: engines.Checkpoint | None,
-    progress: engines.Progress | None,
-) -> tuple[System, Tensor, Tensor]:
-    n = len(x)
-    matrix = engines.empty_matrix(n, n, dtype=torch.float64, device=x.device)
-    diagonal = fill(matrix, kernel, x, work, checkpoint=checkpoint, progress=progress)
-    check_finite(diagonal)
-    mean = float(diagonal.mean())
-    reached = float("inf")
-    for again, extra in enumerate(_ladder(jitter, mean, torch.float64, _CAP)):
-        factor = factorize(matrix, diagonal, noise + extra, again=again > 0, progress=progress)
-        if factor is None:
-            continue
-        system = DenseSystem(factor, noise + extra)
-        weights = system.solve(y, tolerance)
-        product = system.product(weights)
-        reached = _residual(y, weights, product, system.shift)
-        if reached <= tolerance:
-            return system, weights, product
-    raise _not_solvable(Factor(matrix, diagonal, noise), x, noise, jitter, mean, reached, tolerance)
-
-
-def _single_factor(
-    kernel: Covariance,
-    x: Tensor,
-    shift: float,
-    work: Work,
-    checkpoint: engines.Checkpoint | None,
-    progress: engines.Progress | None,
-) -> FactorPreconditioner:
-    """A factor in float32; its jitter is the preconditioner's alone."""
-    n = len(x)
-    matrix = engines.empty_matrix(n, n, dtype=torch.float32, device=x.device)
-    diagonal = fill(matrix, kernel, x.to(torch.float32), work, checkpoint=checkpoint, progress=progress)
-    check_finite(diagonal)
-    mean = float(diagonal.mean())
-    for again, extra in enumerate(_ladder("auto", mean, torch.float32, 1e-1)):
-        factor = factorize(matrix, diagonal, shift + extra, again=again > 0, progress=progress)
-        if factor is not None:
-            return FactorPreconditioner(factor)
-    raise PrecisionError(
-        "The kernel matrix has no Cholesky factor in float32 even with a tenth of its mean diagonal added: "
-        "it is far from positive semi-definite. Use precision='float64', and check the kernel."
-    )
-
-
-def _ladder(jitter: float | str, mean: float, dtype: torch.dtype, cap: float) -> list[float]:
-    """Jitters to try, smallest first."""
-    if jitter != "auto":
-        return [float(jitter)]
-    steps, value = [0.0], torch.finfo(dtype).eps
-    while value <= cap:
-        steps.append(value * mean)
-        value *= 10
-    return steps
-
-
-def _not_solvable(
-    factor: Factor,
-    x: Tensor,
-    noise: float,
-    jitter: float | str,
-    mean: float,
-    reached: float,
-    tolerance: float,
-) -> PrecisionError:
-    n = len(x)
-    repeated = n - len(torch.unique(x, dim=0))
-    estimate = lanczos(
-        lambda v: factor.product(v[:, None])[:, 0],
-        n,
-        torch.Generator().manual_seed(0),
-        steps=30,
-        ends=("smallest",),
-    ).smallest
-    tried = f"up to {_CAP * mean:.3g}, 1e-6 of the mean diagonal," if jitter == "auto" else f"{jitter:g}"
-    what = (
-        f"is not positive definite with noise {noise:g} and a jitter of {tried}"
-        if reached == float("inf")
-        else f"with noise {noise:g} and a jitter of {tried} is solved to a relative residual of {reached:.3g} "
-        f"only, not {tolerance:.3g},"
-    )
-    return PrecisionError(
-        f"The {n}×{n} kernel matrix {what} in float64. Its smallest eigenvalue is about {estimate.value:.3g} (± "
-        f"{estimate.error:.2g}), and {repeated} of the inputs repeat another. Pass noise={1e-4 * mean:.1g} "
-        f"or more (a share of the mean diagonal, {mean:.3g}), drop repeated inputs, or scale inputs that "
-        "the kernel cannot tell apart."
-    )
-
-
-# ------------------------------------------------------------------ conjugate gradients
-
-
-def _preconditioner(
-    kernel: Covariance, x: Tensor, shift: float, rank: int | str, memory: int
-) -> LowRankPreconditioner:
-    n = len(x)
-    most = max(1, memory // (4 * 8 * n))  # G, Q, the product of Q, and what QR needs
-    count = min(1000, max(n // 4, 1), most) if rank == "auto" else int(rank)
-    if count > most:
-        raise InvalidValueError(
-            f"A preconditioner of rank {count} for {n} inputs takes {4 * 8 * n * count / 1e9:.3g} GB and there are "
-            f"{memory / 1e9:.3g} GB. Pass a smaller rank= or a larger memory=."
-        )
-    columns, _ = low_rank(kernel, x, count)
-    return LowRankPreconditioner.of(columns, shift)
-
-
-# ------------------------------------------------------------------ arguments
-
-
-def _check_settings(noise: float, jitter: float | str, tolerance: float, solver: str, precision: str) -> None:
-    size = 0.0 if jitter == "auto" else jitter
-    if not (noise >= 0 and isinstance(size, int | float) and size >= 0 and 0 < tolerance < 1):
-        raise InvalidValueError(
-            "noise is at least 0, jitter too or 'auto', and the tolerance lies between 0 and 1; got "
-            f"noise={noise!r}, jitter={jitter!r}, tolerance={tolerance!r}."
-        )
-    if solver not in ("auto", "cholesky", "pcg") or precision not in ("float64", "float32"):
-        raise InvalidValueError(
-            "The solver is 'auto', 'cholesky' or 'pcg' and the precision 'float64' or 'float32'; got "
-            f"{solver!r} and {precision!r}."
-        )
-
-
-def _check_kept(n: int, room: int, engine: engines.Engine, solver: str) -> None:
-    if solver != "pcg":
-        raise InvalidValueError(
-            "keep_tiles is for conjugate gradients; the solver is Cholesky, which keeps the whole matrix. Pass "
-            "solver='pcg', or leave it out."
-        )
-    if 4 * n * n > room * engine.memories:
-        raise InvalidValueError(
-            f"The upper tiles of {n} inputs take {4 * n * n / 1e9:.3g} GB, and {engine.memories} worker(s) have "
-            f"{room / 1e9:.3g} GB each. Pass keep_tiles=False, a larger memory=, or an engine with more workers."
-        )
-
-
-def _residual(y: Tensor, weights: Tensor, product: Tensor, shift: float) -> float:
-    return float(relative(y - product - shift * weights, y).max()) if y.numel() else 0.0
+        return solve(job.checked())

@@ -11,18 +11,15 @@ from torch import Tensor
 from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
-from farfield.geometry import Eigenvalue
-from farfield.kernels import KernelFunction, NetworkKernel
-from farfield.regression._covariance import Covariance, Kind, Work, fill, resolve
+from farfield.geometry.spectrum import Eigenvalue
+from farfield.kernels import KernelKind, NetworkKernel
+from farfield.regression._covariance import Covariance, resolve
 from farfield.regression._data import budget, checked_data
-from farfield.regression._pcg import relative
+from farfield.regression._job import FitJob
 from farfield.regression._posterior import Posterior
 from farfield.regression._system import System
 
 __all__ = ["GradientFlow", "gradient_flow"]
-
-_COPIES = 4
-"""n×n matrices that an eigendecomposition holds at its peak: the matrix, its vectors, and twice that as workspace."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class _FlowSystem(System):
         return (self._factors()[:, None] * half * half).sum(0)
 
     def smallest_eigenvalue(self) -> Eigenvalue:
-        """Of K."""
+        """The smallest eigenvalue of K, with its rounding."""
         rounding = len(self.values) * torch.finfo(torch.float64).eps * float(self.values[-1])
         return Eigenvalue(float(self.values[0]), rounding, "dense")
 
@@ -81,12 +78,7 @@ class GradientFlow:
     values: Float[Tensor, " n"]
     vectors: Float[Tensor, "n n"] = field(repr=False)
     learning_rate: float
-    x: Tensor = field(repr=False)
-    y: Tensor = field(repr=False)
-    kernel: Covariance = field(repr=False)
-    network: NetworkKernel | None = field(repr=False)
-    kind: Kind
-    work: Work = field(repr=False)
+    job: FitJob = field(repr=False)
 
     def at(self, time: float) -> Posterior:
         """The fit at a time ≥ 0, ``math.inf`` for the end.
@@ -110,27 +102,8 @@ class GradientFlow:
                 "finite time, or use fit(noise=…)."
             )
         system = _FlowSystem(self.values, self.vectors, scaled)
-        targets = self.y if self.y.dim() == 2 else self.y[:, None]
-        weights = system.solve(targets, 0.0)
-        product = system.product(weights)
-        energy = (weights * product).sum(0)
-        single = self.y.dim() == 1
-        return Posterior(
-            weights=weights[:, 0] if single else weights,
-            energy=energy[0] if single else energy,
-            residual=float(relative(targets - product, targets).max()),
-            noise=0.0,
-            jitter=0.0,
-            solver="flow",
-            x=self.x,
-            kernel=self.kernel,
-            network=self.network,
-            kind=self.kind,
-            tolerance=1e-6,
-            product=product,
-            system=system,
-            work=self.work,
-        )
+        weights = system.solve(self.job.y, 0.0)
+        return Posterior.of(self.job, system, weights, system.product(weights))
 
 
 def gradient_flow(
@@ -138,7 +111,7 @@ def gradient_flow(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, "n ..."],
     *,
-    kind: Kind = "ntk",
+    kind: KernelKind = "ntk",
     learning_rate: float = 1.0,
     engine: str | engines.Engine = "auto",
     memory: int | str = "auto",
@@ -168,25 +141,23 @@ def gradient_flow(
     >>> [round(flow.at(t).residual, 6) for t in (0.0, 1.0, 100.0, math.inf)]
     [1.0, 0.118334, 0.000743, 0.0]
     """
-    covariance, network = resolve(kernel, kind)
-    if isinstance(covariance, KernelFunction):
-        kind = covariance.kind
+    covariance, network, kind = resolve(kernel, kind)
     inputs, targets = checked_data(x, y)
     if not 0 < learning_rate < math.inf:
         raise InvalidValueError(f"A learning rate is positive, got {learning_rate!r}.")
-    n, room = len(inputs), budget(memory)
-    need = _COPIES * 8 * n * n
+    job = FitJob(
+        covariance, network, kind, inputs, targets, y.dim() == 1, engines.engine(engine), budget(memory),
+        solver="flow", progress=progress,
+    )  # fmt: skip
+    n, need, room = job.n, job.matrix_bytes, job.memory
     if need > room:
         raise InvalidValueError(
             f"The eigendecomposition for {n} inputs takes about {need / 1e9:.3g} GB and the memory is "
-            f"{room / 1e9:.3g} GB: at most {math.isqrt(room // (_COPIES * 8))} inputs fit. Pass a larger "
+            f"{room / 1e9:.3g} GB: at most {math.isqrt(room * n * n // need)} inputs fit. Pass a larger "
             "memory=, fewer inputs, or use fit for the end of training."
         )
-    work = Work(engines.engine(engine), min(max(room - need, 64_000_000), 1_000_000_000))
     with torch.no_grad():
-        matrix = engines.empty_matrix(n, n, dtype=torch.float64, device=inputs.device)
-        fill(matrix, covariance, inputs, work, progress=progress)
-        values, vectors = torch.linalg.eigh(matrix)
+        values, vectors = torch.linalg.eigh(job.matrix()[0])
     floor = 100 * n * torch.finfo(torch.float64).eps * float(values[-1])
     if not float(values[0]) >= -floor:
         raise PrecisionError(
@@ -197,10 +168,5 @@ def gradient_flow(
         values=values.clamp_(min=0),
         vectors=vectors,
         learning_rate=float(learning_rate),
-        x=inputs,
-        y=targets if y.dim() == 2 else targets[:, 0],
-        kernel=covariance,
-        network=network,
-        kind=kind,
-        work=work,
+        job=job.solved(),
     )

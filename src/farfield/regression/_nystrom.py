@@ -12,9 +12,9 @@ from torch import Tensor
 from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError
-from farfield.kernels import NetworkKernel
+from farfield.kernels import KernelKind, NetworkKernel
 from farfield.regression import _bounds as bounds
-from farfield.regression._covariance import Covariance, Kind, Work, checked, multiply, resolve
+from farfield.regression._covariance import Covariance, Work, checked, multiply, resolve
 from farfield.regression._data import checked_data
 
 __all__ = ["Accumulate", "Nystrom", "NystromPosterior", "Sums", "add_sums"]
@@ -102,13 +102,13 @@ class Nystrom:
     Parameters
     ----------
     kernel
-        Of a network, or any :class:`Covariance`.
+        The kernel of a network, or any :class:`Covariance`.
     landmarks
         z, shape (m, d); see :func:`landmarks`.
     kind
         ``"ntk"`` or ``"nngp"``, if the kernel is a :class:`farfield.kernels.NetworkKernel`.
     dtype
-        Of the features k(x, z) and their products within 4096 rows. float32 is about twice as fast, and its
+        Type of the features k(x, z) and of their products within 4096 rows. float32 is about twice as fast, and its
         predictions are good to about three digits.
     memory
         Budget for the features of a chunk.
@@ -130,7 +130,7 @@ class Nystrom:
         kernel: NetworkKernel | Covariance,
         landmarks: Float[Tensor, "m d"],
         *,
-        kind: Kind = "ntk",
+        kind: KernelKind = "ntk",
         dtype: torch.dtype = torch.float64,
         memory: int | str = "256MB",
     ) -> None:

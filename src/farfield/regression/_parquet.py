@@ -17,7 +17,7 @@ from farfield import engine as engines
 from farfield.data import Piece, Source, map_piece, parquet_pieces, read_piece
 from farfield.errors import InvalidValueError
 from farfield.regression import _bounds as bounds
-from farfield.regression._covariance import Covariance, Work, checked, multiply
+from farfield.regression._covariance import Covariance, Work, identity, multiply
 from farfield.regression._nystrom import Accumulate, Nystrom, NystromPosterior, Sums, add_sums
 from farfield.regression._posterior import Posterior
 
@@ -55,7 +55,7 @@ def stream_parquet(
     *,
     engine: str | engines.Engine = "auto",
     rows: int = 65_536,
-    resume: str | os.PathLike[str] | None = None,
+    checkpoint: engines.Checkpoint | str | os.PathLike[str] | None = None,
     progress: engines.Progress | None = None,
 ) -> Nystrom:
     """Take all rows of Parquet files into a Nyström model, in one pass; returns the model.
@@ -77,7 +77,7 @@ def stream_parquet(
         Where pieces are read and reduced.
     rows
         Row groups are taken together into pieces of at most so many rows; none is divided.
-    resume
+    checkpoint
         A folder for partial sums: a killed run goes on after the pieces they cover, and ends with the same bits.
     progress
         Told of every piece.
@@ -92,22 +92,13 @@ def stream_parquet(
     pieces = parquet_pieces(source, (*inputs, *names), rows=rows)
     task = _AccumulatePiece(model._task(), tuple(inputs), names, single)
     model._tabulate()
-    checkpoint = None
-    if resume is not None:
-        sums = task.accumulate
-        key = engines.fingerprint(
-            "nystrom", _identity(sums.kernel, sums.landmarks), sums.landmarks, sums.dtype, sums.chunk,
-            task.inputs, names, single, pieces,
-        )  # fmt: skip
-        checkpoint = engines.Checkpoint(resume, key)
-    total = engines.engine(engine).reduce(task, pieces, add_sums, checkpoint=checkpoint, progress=progress)
+    sums = task.accumulate
+    kept = engines.Checkpoint.at(checkpoint, lambda: (
+        "nystrom", identity(sums.kernel, sums.landmarks), sums.landmarks, sums.dtype, sums.chunk,
+        task.inputs, names, single, pieces,
+    ))  # fmt: skip
+    total = engines.engine(engine).reduce(task, pieces, add_sums, checkpoint=kept, progress=progress)
     return model._take(total)
-
-
-def _identity(kernel: Covariance, points: Tensor) -> Tensor:
-    """A kernel by its values: it may hold functions, which have no content to compare."""
-    with torch.no_grad():
-        return checked(kernel, points[:16])
 
 
 @dataclass(frozen=True)
@@ -205,7 +196,7 @@ def predict_parquet(
     _check_out(folder, source, len(pieces), carry, weights.shape[1])
     folder.mkdir(parents=True, exist_ok=True)
     note = engines.fingerprint(
-        "predict", _identity(posterior.kernel, points), points, weights, energy, predict.memory,
+        "predict", identity(posterior.kernel, points), points, weights, energy, predict.memory,
         tuple(inputs), tuple(carry),
     )  # fmt: skip
     task = _PredictPiece(predict, tuple(inputs), tuple(carry), str(folder), note)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from farfield import engine as engines
 from farfield.errors import PrecisionError
-from farfield.regression._factor import Factor
+from farfield.regression._factor import CholeskyFactor
+from farfield.regression._job import FitJob
 
 __all__ = ["FactorPreconditioner", "LowRankPreconditioner", "Preconditioner", "conjugate_gradients"]
 
@@ -60,7 +61,7 @@ class LowRankPreconditioner:
 class FactorPreconditioner:
     """The inverse by a Cholesky factor of lower precision."""
 
-    factor: Factor
+    factor: CholeskyFactor
 
     def __call__(self, v: Tensor, /) -> Tensor:
         """P⁻¹v."""
@@ -93,12 +94,10 @@ def conjugate_gradients(
     apply: Callable[[Tensor], Tensor],
     b: Tensor,
     precondition: Preconditioner,
+    job: FitJob,
     *,
     tolerance: float,
-    iterations: int,
-    checkpoint: engines.Checkpoint | None = None,
     key: str = "",
-    progress: engines.Progress | None = None,
 ) -> Tensor:
     """Solve AX = B to ‖B − AX‖ ≤ tolerance·‖B‖, column by column but with one product with A an iteration.
 
@@ -113,21 +112,19 @@ def conjugate_gradients(
         B, shape (n, k).
     precondition
         V ↦ P⁻¹V.
+    job
+        How many iterations it may take, who is told of each, and the checkpoint that keeps the iterate.
     tolerance
-        Of the relative residual.
-    iterations
-        At most so many.
-    checkpoint, key
-        The iterate is kept there under ``key`` after every iteration, and a run with the same key goes on from it.
-    progress
-        Told of every iteration; the total is ``iterations``.
+        Largest relative residual; the job's own, or a larger one where a rough solution will do.
+    key
+        Names the iterate in the checkpoint: a run with the same key goes on from it.
 
     Raises
     ------
     PrecisionError
         If the residual stalls, the iterations run out or A turns out not to be positive definite.
     """
-    item = ("pcg", key)
+    item, iterations, progress, checkpoint = ("pcg", key), job.iterations, job.progress, job.checkpoint
     state = _restore(checkpoint, item) or _start(torch.zeros_like(b), b, precondition, 0)
     best, since = float("inf"), 0
     restarts = 0

@@ -37,7 +37,7 @@ def low_rank(
     x
         Inputs, float64.
     rank
-        At most so many pivots.
+        The largest number of pivots.
     tolerance
         Stop once no remaining variance exceeds this share of the largest; r may be smaller than ``rank``.
     """
@@ -111,7 +111,7 @@ def landmarks(
     method
         ``"greedy"``: pivoted Cholesky, n·m kernel entries and 2n·m² operations. ``"uniform"``: at random.
     generator
-        For ``"uniform"``.
+        Draws the rows for ``"uniform"``.
 
     Examples
     --------

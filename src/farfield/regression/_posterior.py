@@ -9,18 +9,17 @@ from torch import Tensor
 
 from farfield._typing import Float
 from farfield.errors import InvalidValueError
-from farfield.geometry import Eigenvalue
-from farfield.kernels import NetworkKernel
+from farfield.geometry.spectrum import Eigenvalue
 from farfield.regression import _bounds as bounds
 from farfield.regression._covariance import (
     Covariance,
-    Kind,
-    Work,
     checked,
     cross,
     multiply,
     symmetric_product,
 )
+from farfield.regression._job import FitJob
+from farfield.regression._pcg import relative
 from farfield.regression._system import System
 
 __all__ = ["Posterior"]
@@ -55,15 +54,37 @@ class Posterior:
     noise: float
     jitter: float
     solver: str
-    x: Tensor = field(repr=False)
-    kernel: Covariance = field(repr=False)
-    network: NetworkKernel | None = field(repr=False)
-    kind: Kind
-    tolerance: float = field(repr=False)
+    job: FitJob = field(repr=False)
     product: Tensor = field(repr=False)
     """Kα, shape (n, k)."""
     system: System = field(repr=False)
-    work: Work = field(repr=False)
+
+    @staticmethod
+    def of(job: FitJob, system: System, weights: Tensor, product: Tensor) -> Posterior:
+        """From α and Kα, both of shape (n, k), and the system they were solved with."""
+        rest = job.y - product - system.shift * weights
+        energy = (weights * product).sum(0)
+        return Posterior(
+            weights=weights[:, 0] if job.single else weights,
+            energy=energy[0] if job.single else energy,
+            residual=float(relative(rest, job.y).max()) if job.y.numel() else 0.0,
+            noise=float(job.noise),
+            jitter=system.shift - job.noise if system.shift != job.noise else 0.0,
+            solver=job.solver,
+            job=job.solved(),
+            product=product,
+            system=system,
+        )
+
+    @property
+    def x(self) -> Float[Tensor, "n d"]:
+        """The inputs of the fit."""
+        return self.job.x
+
+    @property
+    def kernel(self) -> Covariance:
+        """The kernel, as a function of inputs."""
+        return self.job.kernel
 
     # ------------------------------------------------------------------ predictions
 
@@ -73,7 +94,7 @@ class Posterior:
         Cost: m·n kernel entries, a few rows at a time.
         """
         self._check(x)
-        value = multiply(self.kernel, x.to(torch.float64), self.x, self._columns(self.weights), self.work)
+        value = multiply(self.kernel, x.to(torch.float64), self.x, self._columns(self.weights), self.job.work)
         return self._shape(value).to(x.dtype)
 
     def variance(self, x: Float[Tensor, "m d"], over: str = "auto") -> Float[Tensor, " m"]:
@@ -99,7 +120,7 @@ class Posterior:
             One of the two; ``"auto"`` is the second for an NTK and the first for any other kernel.
         """
         self._check(x)
-        trained = self.network is not None and self.kind == "ntk"
+        trained = self.job.network is not None and self.job.kind == "ntk"
         if over == "auto":
             over = "initialisations" if trained else "posterior"
         if over not in ("posterior", "initialisations"):
@@ -113,7 +134,7 @@ class Posterior:
             )
         part = self._posterior_variance if over == "posterior" else self._initialisation_variance
         with torch.no_grad():
-            return cross(x.to(torch.float64), len(self.x), self.work, part).to(x.dtype)
+            return cross(x.to(torch.float64), len(self.x), self.job.work, part).to(x.dtype)
 
     def slope(self, u: Float[Tensor, "m d"]) -> Float[Tensor, "m ..."]:
         """The limit of f(λu)/λ as λ → ∞, Σ_j α_j k̂(u, x_j): how fast the mean grows along directions. Zero
@@ -122,14 +143,14 @@ class Posterior:
         For the kernels of networks; see :meth:`farfield.kernels.NetworkKernel.slope`.
         """
         self._check(u)
-        if self.network is None:
+        if self.job.network is None:
             raise InvalidValueError(
                 "The growth of a mean is known for the kernels of networks, and this kernel is another."
             )
         weights = self._columns(self.weights)
         parts = [
-            self.network.slope(part, self.x, self.kind) @ weights
-            for part in u.to(torch.float64).split(self.work.height(len(self.x)))
+            self.job.network.slope(part, self.x, self.job.kind) @ weights
+            for part in u.to(torch.float64).split(self.job.work.height(len(self.x)))
         ]
         return self._shape(torch.cat(parts)).to(u.dtype)
 
@@ -205,7 +226,7 @@ class Posterior:
                 raise InvalidValueError(f"At given inputs there is the bound 'rkhs' only, not {name!r}.")
             self._check(x)
             with torch.no_grad():
-                value = cross(x.to(torch.float64), len(self.x), self.work, self._bound_at, width=8)
+                value = cross(x.to(torch.float64), len(self.x), self.job.work, self._bound_at, width=8)
             return self._shape(value)
         diagonal = self._diagonal()
         supremum = bounds.check_supremum(self.kernel.sup_diagonal(), diagonal)
@@ -237,13 +258,15 @@ class Posterior:
 
     def _posterior_variance(self, x: Tensor) -> Tensor:
         b = checked(self.kernel, self.x, x)
-        return (self.kernel.diagonal(x) - self.system.quadratic(b, self.tolerance)).clamp(min=0)
+        return (self.kernel.diagonal(x) - self.system.quadratic(b, self.job.tolerance)).clamp(min=0)
 
     def _initialisation_variance(self, x: Tensor) -> Tensor:
-        assert self.network is not None
-        nngp = self.network.function("nngp")
-        beta = self.system.solve(checked(self.kernel, self.x, x), self.tolerance)
-        inner = (beta * symmetric_product(nngp, self.x, beta, self.work)).sum(0) if len(x) else beta.sum(0)
+        assert self.job.network is not None
+        nngp = self.job.network.function("nngp")
+        beta = self.system.solve(checked(self.kernel, self.x, x), self.job.tolerance)
+        inner = (
+            (beta * symmetric_product(nngp, self.x, beta, self.job.work)).sum(0) if len(x) else beta.sum(0)
+        )
         outer = (beta * checked(nngp, self.x, x)).sum(0)
         return (nngp.diagonal(x) + inner - 2 * outer).clamp(min=0)
 

@@ -6,15 +6,16 @@ import contextlib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from farfield import engine as engines
-from farfield.geometry import Eigenvalue, lanczos
-from farfield.regression._covariance import Covariance, Work, kept_product, symmetric_product
-from farfield.regression._factor import Factor
+from farfield.geometry.spectrum import Eigenvalue, lanczos
+from farfield.regression._covariance import kept_product, symmetric_product
+from farfield.regression._factor import CholeskyFactor
+from farfield.regression._job import FitJob
 from farfield.regression._pcg import Preconditioner, conjugate_gradients, relative
 
 __all__ = ["DenseSystem", "System", "TiledSystem"]
@@ -39,7 +40,7 @@ class System(ABC):
 
     @abstractmethod
     def smallest_eigenvalue(self) -> Eigenvalue:
-        """Of A."""
+        """The smallest eigenvalue of A, with an error estimate."""
 
     @abstractmethod
     def quadratic(self, b: Tensor, tolerance: float) -> Tensor:
@@ -52,9 +53,9 @@ class System(ABC):
 
 @dataclass(frozen=True)
 class DenseSystem(System):
-    """By a Cholesky factor in float64, with refinement against K, which lies above it."""
+    """Solves by a Cholesky factor in float64, and refines against K, which is stored above the factor."""
 
-    factor: Factor
+    factor: CholeskyFactor
     shift: float
 
     def product(self, v: Tensor) -> Tensor:
@@ -108,64 +109,40 @@ class DenseSystem(System):
 
 @dataclass(frozen=True)
 class TiledSystem(System):
-    """By conjugate gradients on tiles that are recomputed in every product, or kept where they were computed.
+    """Solves by conjugate gradients on tiles that are recomputed in every product, or kept where they were computed.
 
     Parameters
     ----------
-    kernel, x
-        K = kernel(x).
+    job
+        Its kernel, inputs and engine; it says how many iterations there may be and whether the tiles stay with their
+        workers during a solve.
     shift
         s.
     preconditioner
-        Of rank r, or a Cholesky factor in float32.
-    work
-        Where tiles run.
-    iterations
-        At most so many.
-    keep
-        Whether the tiles stay with their workers during a solve.
-    checkpoint, progress
-        As in :func:`conjugate_gradients`.
+        A preconditioner of rank r, or a Cholesky factor in float32.
     """
 
-    kernel: Covariance
-    x: Tensor
+    job: FitJob
     shift: float
     preconditioner: Preconditioner
-    work: Work
-    iterations: int
-    keep: bool = False
-    checkpoint: engines.Checkpoint | None = field(default=None, compare=False)
-    progress: engines.Progress | None = field(default=None, compare=False)
 
     def product(self, v: Tensor) -> Tensor:
         """Kv."""
-        return symmetric_product(self.kernel, self.x, v, self.work)
+        return symmetric_product(self.job.kernel, self.job.x, v, self.job.work)
 
     def solve(self, b: Tensor, tolerance: float) -> Tensor:
         """A⁻¹b, or :class:`PrecisionError`."""
-        key = ""
-        if self.checkpoint is not None:
-            key = engines.fingerprint(self.x, b, self.shift)
+        key = "" if self.job.checkpoint is None else engines.fingerprint(self.job.x, b, self.shift)
         with self._applied() as apply:
-            return conjugate_gradients(
-                apply,
-                b,
-                self.preconditioner,
-                tolerance=tolerance,
-                iterations=self.iterations,
-                checkpoint=self.checkpoint,
-                key=key,
-                progress=self.progress,
-            )
+            return conjugate_gradients(apply, b, self.preconditioner, self.job, tolerance=tolerance, key=key)
 
     @contextlib.contextmanager
     def _applied(self) -> Iterator[Callable[[Tensor], Tensor]]:
         """V ↦ AV for the length of a solve."""
-        if not self.keep:
+        if not self.job.keep_tiles:
             yield self.apply
             return
-        with kept_product(self.kernel, self.x, self.work) as product:
+        with kept_product(self.job.kernel, self.job.x, self.job.work) as product:
             yield lambda v: product(v).add_(v, alpha=self.shift)
 
     def quadratic(self, b: Tensor, tolerance: float) -> Tensor:
@@ -180,7 +157,7 @@ class TiledSystem(System):
     @functools.cached_property
     def _smallest(self) -> Eigenvalue:
         found = lanczos(
-            lambda v: self.apply(v[:, None])[:, 0], len(self.x), _generator(), steps=60, ends=("smallest",)
+            lambda v: self.apply(v[:, None])[:, 0], self.job.n, _generator(), steps=60, ends=("smallest",)
         ).smallest
         if found.value - found.error < self.shift:
             value = max(found.value, self.shift)

@@ -1,7 +1,9 @@
 """Make a trained model bounded, without retraining it and the same where its data are.
 
 Holds: ``repair``, what it puts where (minimum cut), how much (streamed statistics, one budget of unchanged rows), and
-what changed. May import: audit, certify, growth, graph, nn, errors. Never: changes the model it is given.
+what changed.
+May import: audit, certify, errors, graph, growth, nn, _callable_module.
+Never: changes the model it is given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Plain data to something a person reads, or another program.
 
 Holds: figures and tables as data, audits and certificates as HTML, SARIF and terminal text, and what renders them
-(matplotlib, jinja2, rich). May import: everything below it, and matplotlib in one place. Never: computes a result.
+(matplotlib, jinja2, rich).
+May import: errors, lnnet; matplotlib in one place.
+Never: computes a result.
 """
 
 from __future__ import annotations

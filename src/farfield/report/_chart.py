@@ -9,7 +9,7 @@ from typing import Any
 
 from farfield.report._words import power_of_ten
 
-__all__ = ["Chart", "Line", "Tick", "chart"]
+__all__ = ["Chart", "RayLine", "Tick", "chart"]
 
 WIDTH, HEIGHT = 520.0, 330.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 14.0, 46.0
@@ -28,7 +28,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RayLine:
     """One ray: its label, SVG points (several runs where values are missing), and where it left the chart."""
 
     label: str
@@ -44,7 +44,7 @@ class Chart:
 
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[RayLine, ...]
     table: tuple[tuple[str, ...], ...]
     columns: tuple[str, ...]
     notes: tuple[str, ...]
@@ -120,7 +120,7 @@ def _ticks(low: int, high: int, place: Any) -> list[Tick]:
 
 def _line(
     label: str, radii: Sequence[float], values: Sequence[float], across: Any, along: Any, highest: float
-) -> Line:
+) -> RayLine:
     runs: list[list[tuple[float, float]]] = [[]]
     stops: tuple[float, float] | None = None
     dots: list[tuple[float, float]] = []
@@ -140,4 +140,4 @@ def _line(
             dots.append(point)
     emphasised = label == "witness"
     texts = tuple(" ".join(f"{x:.1f},{y:.1f}" for x, y in run) for run in runs if run)
-    return Line(label, emphasised, texts, tuple(dots) if emphasised else (), stops)
+    return RayLine(label, emphasised, texts, tuple(dots) if emphasised else (), stops)

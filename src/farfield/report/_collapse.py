@@ -11,7 +11,7 @@ from typing import Any
 
 from farfield.report._words import AuditData, joint_verdicts, listed, node_label, shape_text, short_source
 
-__all__ = ["KINDS", "NORMS", "Box", "Drawing", "Marks", "collapse", "marks_of"]
+__all__ = ["KINDS", "NORMS", "Drawing", "DrawnBox", "Marks", "collapse", "marks_of"]
 
 KINDS = ("constant", "bounded", "sublinear", "linear", "polynomial", "exponential", "unknown")
 """Kinds of growth, slowest first."""
@@ -66,7 +66,7 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class DrawnBox:
     """One box of the drawing.
 
     Parameters
@@ -104,7 +104,7 @@ class Box:
 class Drawing:
     """Boxes in topological order, links between them (with a flag: on the escape path), and what was left out."""
 
-    boxes: tuple[Box, ...]
+    boxes: tuple[DrawnBox, ...]
     links: tuple[tuple[str, str, bool], ...]
     notes: tuple[str, ...] = field(default=())
 
@@ -299,7 +299,7 @@ def _drawing(
     return Drawing(boxes, tuple((a, b, flag) for (a, b), flag in links.items()), tuple(notes))
 
 
-def _box(key: str, group: Sequence[Mapping[str, Any]], leaving: set[str], marks: Marks) -> Box:
+def _box(key: str, group: Sequence[Mapping[str, Any]], leaving: set[str], marks: Marks) -> DrawnBox:
     names = tuple(n["name"] for n in group)
     inside = set(names)
     last = [n for n in group if n["name"] in leaving] or [group[-1]]
@@ -340,10 +340,10 @@ def _box(key: str, group: Sequence[Mapping[str, Any]], leaving: set[str], marks:
     role = "group"
     if len(paths) == 1 and sum(ops[op] for op in NORMS) == 1:
         role, detail = "norm", f"{listed(list(ops), 3)} {facts['leaves with shape']}"
-    return Box(key, names, label, detail, _filled(facts), growth, role, on_path, tuple(tags))
+    return DrawnBox(key, names, label, detail, _filled(facts), growth, role, on_path, tuple(tags))
 
 
-def _single(key: str, node: Mapping[str, Any], growth: str, on_path: bool, tags: tuple[str, ...]) -> Box:
+def _single(key: str, node: Mapping[str, Any], growth: str, on_path: bool, tags: tuple[str, ...]) -> DrawnBox:
     role = node["role"] if node["role"] != "operation" else "norm" if node["op"] in NORMS else "operation"
     shape = shape_text(node["shape"])
     facts = {
@@ -357,7 +357,7 @@ def _single(key: str, node: Mapping[str, Any], growth: str, on_path: bool, tags:
     label = node_label(node)
     what = node["op"] if role in ("operation", "norm") else role
     detail = shape if label in (node["op"], node["name"]) and what == node["op"] else f"{what} {shape}"
-    return Box(key, (node["name"],), label, detail, _filled(facts), growth, role, on_path, tags)
+    return DrawnBox(key, (node["name"],), label, detail, _filled(facts), growth, role, on_path, tags)
 
 
 def _filled(facts: Mapping[str, str]) -> dict[str, str]:

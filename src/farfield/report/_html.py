@@ -7,7 +7,7 @@ from typing import Any
 
 from farfield.report._certificate import certificate_view
 from farfield.report._chart import chart
-from farfield.report._collapse import KINDS, Box, Drawing, collapse
+from farfield.report._collapse import KINDS, Drawing, DrawnBox, collapse
 from farfield.report._layout import HEIGHT, lay_out
 from farfield.report._pages import environment, script, styles
 from farfield.report._words import (
@@ -208,7 +208,7 @@ def _summary(drawing: Drawing) -> str:
     return text + (f" The escape path runs through {listed(path, 8)}." if path else "")
 
 
-def _title(box: Box) -> str:
+def _title(box: DrawnBox) -> str:
     facts = "\n".join(f"{key}: {value}" for key, value in box.facts.items())
     extra = [*(["on the escape path"] if box.on_path else []), *box.tags]
     return f"{box.label}\n{facts}" + (f"\n{', '.join(extra)}" if extra else "")
@@ -223,16 +223,16 @@ def _shortened(label: str) -> str:
     return f"…{end[dot + 1 :] if 0 <= dot < _LONGEST // 2 else end}"
 
 
-def _box_width(label: str, box: Box) -> float:
+def _box_width(label: str, box: DrawnBox) -> float:
     words = max(_text_width(label, 13.8), _text_width(box.detail, 11.0))
     return max(96.0, 38 + words + 10 + (_tag_width(box) + 8 if box.tags else 0))
 
 
-def _tag(box: Box) -> str:
+def _tag(box: DrawnBox) -> str:
     return " · ".join(box.tags)
 
 
-def _tag_width(box: Box) -> float:
+def _tag_width(box: DrawnBox) -> float:
     return _text_width(_tag(box), 12.6) + 14
 
 

@@ -1,6 +1,8 @@
 """The rules, one file each, by code.
 
-Holds: ``ff001`` … and the registry. May import: what audit may. Never: renders, or reuses a code.
+Holds: ``ff001`` … and the registry.
+May import: audit, errors, gaussian, graph, growth.
+Never: renders, or reuses a code.
 """
 
 from __future__ import annotations
@@ -69,6 +71,10 @@ def run_rules(context: Context, codes: Sequence[str] | None = None) -> tuple[Rul
     results = []
     for code in _CODES if codes is None else sorted(codes):
         item = rule(code)
-        outcome, findings, reason = item.check(context)
+        try:
+            outcome, findings, reason = item.check(context)
+        except Exception as error:  # a verdict that was found is not lost to a rule that fails
+            said = f"the rule failed: {type(error).__name__}: {str(error)[:300]}"
+            outcome, findings, reason = Outcome.UNKNOWN, (), said
         results.append(RuleResult(item.code, item.title, outcome, tuple(findings), reason))
     return tuple(results)

@@ -23,12 +23,6 @@ def check(context: Context) -> Judgement:
         path = verdict.paths[0] if verdict.paths else None
         closing = verdict.cut.nodes[:1] if verdict.cut is not None else ()
         place = context.place(closing[0]) if closing else Place(node=verdict.output)
-        where = str(verdict.cut) if verdict.cut is not None and verdict.cut.labels else ""
-        action = (
-            f"Put a LayerNorm or RMSNorm after {where}: every path from input to output then passes it."
-            if where
-            else "Put a LayerNorm or RMSNorm where every path from input to output passes it."
-        )
         findings.append(
             Finding(
                 "FF001",
@@ -36,7 +30,7 @@ def check(context: Context) -> Judgement:
                 f"{verdict.output} grows without limit: {witness}."
                 + (f" Escape path: {path}." if path is not None else ""),
                 place,
-                action
+                context.advice(verdict)
                 + " If the target itself grows far away (a physical trend, a repulsion), bounding is the wrong fix.",
                 {
                     "output": verdict.output,

@@ -44,14 +44,13 @@ def check(context: Context) -> Judgement:
             if aside:
                 findings.append(aside)
             continue
-        where = f" after {cut}" if cut is not None and cut.labels else " where the paths join"
         findings.append(
             Finding(
                 "FF002",
                 "error",
-                f"{path}: the norm is on one way from input to output, and this other way has none.",
+                f"{path}: the norm sits on one branch, and this path goes around it.",
                 context.place(_joint(context, path.nodes)),
-                f"Add a norm{where} (a final norm, or normalise before concatenating).",
+                context.advice(verdict),
                 {
                     "path": list(path.labels),
                     "bypassed": list(path.bypassed),
@@ -77,14 +76,12 @@ def _beside(context: Context, verdict: Verdict) -> Finding | None:
     if not norms:
         return None
     names = ", ".join(dict.fromkeys(n.module_path or n.name for n in norms))
-    cut = verdict.cut
-    where = f" after {cut}" if cut is not None and cut.labels else " after the point where they join"
     return Finding(
         "FF002",
         "error",
         f"{path}: {names} normalises what comes from elsewhere, and {path.nodes[0]} joins after it.",
         context.place(_joint(context, path.nodes)),
-        f"Join the inputs before the norm, or add a norm{where}.",
+        f"Join the inputs before the norm, or: {context.advice(verdict)}",
         {"path": list(path.labels), "bypassed": [n.module_path or n.name for n in norms]},
     )
 

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
 from farfield.audit.rules import Judgement, Rule
-from farfield.graph import Node
+from farfield.graph import Node, describe
 
 __all__ = ["RULE", "normalised_size"]
 
 
 def normalised_size(node: Node, operand: Node) -> int | None:
     """How many numbers are normalised together; None where a dynamic axis is among them."""
-    shape: list[Any] = list(operand.shape)
-    attributes = node.attributes
-    if node.op in ("layer_norm", "rms_norm"):
-        axes = attributes.get("normalized_shape")
-        if axes is not None:
-            sizes = list(axes)
-        else:
-            dims = attributes.get("dim", (-1,))
-            dims = (dims,) if isinstance(dims, int) else tuple(dims)
-            sizes = [shape[d] for d in dims]
-    elif node.op == "l2_normalize":
-        dims = attributes.get("dim", (-1,))
-        dims = (dims,) if isinstance(dims, int) else tuple(dims)
-        sizes = [shape[d] for d in dims]
-    elif node.op == "group_norm":
-        groups = attributes.get("num_groups")
-        if not isinstance(groups, int) or not isinstance(shape[1], int):
-            return None
-        sizes = [shape[1] // groups, *shape[2:]]
-    elif node.op == "instance_norm":
-        sizes = shape[2:]
-    else:
+    spec = describe(node).norm
+    try:
+        return None if spec is None else spec.size(operand.shape)
+    except ValueError:  # the size of an axis is a symbol
         return None
-    return math.prod(sizes) if sizes and all(isinstance(s, int) for s in sizes) else None
-
-
-_CENTRES = ("layer_norm", "group_norm", "instance_norm")
 
 
 def check(context: Context) -> Judgement:
@@ -53,10 +28,12 @@ def check(context: Context) -> Judgement:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm"
     findings = []
     for node in context.norms:
+        spec = describe(node).norm
+        centered = spec is not None and spec.centered
         size = normalised_size(node, context.program.node(node.operands[0]))
-        if size is None or size > (2 if node.op in _CENTRES else 1):
+        if size is None or size > (2 if centered else 1):
             continue
-        left = "nothing: its output is constant" if size == 1 and node.op in _CENTRES else "only a sign"
+        left = "nothing: its output is constant" if size == 1 and centered else "only a sign"
         findings.append(
             Finding(
                 "FF004",

@@ -17,49 +17,54 @@ __all__ = ["RULE", "float_horizon"]
 
 _ENOUGH = 1e12
 """Inputs beyond this are not expected of anybody; a guarantee that ends sooner is worth a warning."""
+_FARTHEST = 39
+"""Powers of ten below this are tried: float32 ends there."""
 
 
 def float_horizon(context: Context) -> float | None:
     """Smallest power of ten λ at which the model, in its own types, leaves the float64 program along a ray.
 
-    Leaves: not finite, or further off than 1% of the largest value seen. None where the model cannot be run.
+    Leaves: not finite, or further off than 1% of the largest value seen; what has left is taken not to come back, so
+    that the power is found by bisection, two evaluations a step. None where the model cannot be run.
     """
     program, model = context.program, context.model
-    if model is None or program.capture == "modules":
-        return None
-    source = torch.Generator().manual_seed(2)
-    first = context.one_row()
+    first = None if model is None or program.capture == "modules" else context.one_sample()
     if first is None:
         return None
+    source = torch.Generator().manual_seed(2)
     real = [s.kind == "real" for s in program.inputs]
+    if not any(real):
+        return math.inf
+    wide = [torch.complex128 if t.is_complex() else torch.float64 for t in first]
     direction = [
-        torch.randn(t.shape, generator=source, dtype=torch.float64) if r else t
-        for t, r in zip(first, real, strict=True)
+        torch.randn(t.shape, generator=source, dtype=w) if r else t
+        for t, w, r in zip(first, wide, real, strict=True)
     ]
-    for exponent in range(1, 39):
+
+    def left(exponent: int) -> bool:
         scale = 10.0**exponent
-        exact = [scale * d if r else d for d, r in zip(direction, real, strict=True)]
-        own = [e.to(t.dtype) if r else t for e, t, r in zip(exact, first, real, strict=True)]
+        own = [(scale * d).to(t.dtype) if r else t for d, t, r in zip(direction, first, real, strict=True)]
+        if not all(bool(torch.isfinite(o).all()) for o in own if o.is_floating_point()):
+            return True
         # The same rounded input on both sides: what is compared is the arithmetic, not the input's rounding.
-        wide = [
-            o.double() if r and bool(torch.isfinite(o).all()) else e
-            for o, e, r in zip(own, exact, real, strict=True)
-        ]
-        with torch.no_grad():
-            try:
-                low = program.evaluate(*own, dtype=None, keep=list(program.outputs))
-                high = program.evaluate(*wide, keep=list(program.outputs))
-            except (RuntimeError, TypeError, OpaqueNodeError):
-                return None
-        for name in program.outputs:
-            a, b = low[name].double(), high[name].double()
-            size = float(b.abs().max()) if b.numel() else 0.0
-            if (
-                not bool(torch.isfinite(a).all())
-                or float((a - b).abs().max()) > 0.01 * max(size, 1e-6) + 1e-6
-            ):
-                return scale
-    return math.inf
+        low = program.evaluate(*own, dtype=None, keep=program.outputs)
+        high = program.evaluate(*own, keep=program.outputs)
+        return any(_apart(low[name], high[name]) for name in program.outputs)
+
+    begin, end = 0, _FARTHEST
+    try:
+        while begin < end:
+            middle = (begin + end) // 2
+            begin, end = (begin, middle) if left(middle) else (middle + 1, end)
+    except (RuntimeError, TypeError, OpaqueNodeError):
+        return None
+    return 10.0**end if end < _FARTHEST else math.inf
+
+
+def _apart(own: Tensor, exact: Tensor) -> bool:
+    a, b = own.to(exact.dtype), exact
+    size = float(b.abs().max()) if b.numel() else 0.0
+    return not bool(torch.isfinite(a).all()) or bool(((a - b).abs() > 0.01 * max(size, 1e-6) + 1e-6).any())
 
 
 def check(context: Context) -> Judgement:

@@ -1,7 +1,8 @@
 """Every node of a program between two tensors.
 
 Holds: intervals entry by entry, rounded outwards; a rule per operator; their propagation through a program.
-May import: growth, graph, errors, _typing. Never: relates one entry to another, optimises a bound, renders.
+May import: errors, gaussian, graph, growth, _typing.
+Never: relates one entry to another, optimises a bound, renders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The operators farfield knows, one family per file.
 
 Holds: for each operator its name, the captured functions that mean it, how it computes, examples.
-May import: the node and size values of ``graph``. Never: says how an operator grows or bounds its input.
+May import: errors, gaussian, graph.
+Never: says how an operator grows or bounds its input.
 """
 
 from __future__ import annotations

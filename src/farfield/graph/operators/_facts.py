@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from farfield.gaussian import ScalarFunction
 from farfield.graph._node import Node
 
 __all__ = [
@@ -134,6 +135,8 @@ class Facts:
         Attributes that hold a number which is added to the linear part (the fill value of padding).
     positive
         Every entry is greater than 0 whatever the operands are (they may come arbitrarily close to 0).
+    scalar
+        The function of one real number that is applied to every entry of the only operand, if it is known.
     """
 
     moves: bool = False
@@ -145,6 +148,7 @@ class Facts:
     complex: bool = False
     offsets: tuple[str, ...] = ()
     positive: bool = False
+    scalar: ScalarFunction | None = None
 
     def linear_group(self, moving: Sequence[int]) -> tuple[int, ...] | None:
         """The first group that holds all these operands, if there is one: the node is affine in them together."""

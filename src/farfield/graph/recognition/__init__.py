@@ -1,6 +1,7 @@
 """Norms and activations that were written by hand or taken apart, found again.
 
-Holds: one file per kind of pattern, and the pass that applies them. May import: nodes, programs, operators.
+Holds: one file per kind of pattern, and the pass that applies them.
+May import: graph.
 Never: replaces anything whose algebra differs from the pattern in real arithmetic.
 """
 

@@ -1,7 +1,8 @@
 """Jet rules, one operator family per file.
 
-Holds: for each operator, what it does to a truncated series in λ along a ray. May import: the jets, series
-and registry of ``growth``. Never: looks at a whole program, searches or judges.
+Holds: for each operator, what it does to a truncated series in λ along a ray.
+May import: gaussian, graph, growth.
+Never: looks at a whole program, searches or judges.
 """
 
 from __future__ import annotations

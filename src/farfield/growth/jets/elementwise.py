@@ -8,13 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from farfield.gaussian import ScalarFunction, Tail, scalar_function, scalar_function_names
+from farfield.graph import describe
 from farfield.growth._jet import ABOVE, FLAT, Jet, add, constant, multiply, scale, select, shift, unknown_like
 from farfield.growth._leading import Lead, difference, lead, maximum, minimum
-from farfield.growth._profile import Profile, Tail, profile, profile_names
 from farfield.growth._series import REAL_POWER, at_limit, exponential, logarithm, power
 from farfield.growth._step import Step, jet_rule, register_jet_rule
 
-__all__ = ["apply_profile", "settled", "whole_power"]
+__all__ = ["apply_scalar", "settled", "whole_power"]
 
 INF = math.inf
 LARGEST_WHOLE = 16
@@ -25,20 +26,25 @@ def settled(first: Lead) -> Tensor:
     return torch.where(first.certain, first.power, first.limit) <= 0.0
 
 
-def apply_profile(jet: Jet, shape: Profile) -> Jet:
-    """f(v): the tail that v runs into, or f(lim v); where rounding hides which, only the size is kept."""
+def apply_scalar(jet: Jet, f: ScalarFunction | None) -> Jet:
+    """f(v): the tail that v runs into, or f(lim v); where rounding hides which, only the size is kept.
+
+    ``None``, parameters that the table does not describe, is unknown.
+    """
+    if f is None:
+        return unknown_like(jet)
     first = lead(jet)
-    if shape.homogeneous:
-        sides = select(first.sign > 0, scale(jet, shape.right.slope), scale(jet, shape.left.slope))
+    if f.homogeneous:
+        sides = select(first.sign > 0, scale(jet, f.right.slope), scale(jet, f.left.slope))
         return sides.raised(torch.where(first.certain, -INF, first.limit))
     near = settled(first)
-    result = at_limit(jet, shape.function, near, shape.jumps)
-    if shape.right.remainder == "bounded" and shape.right.slope != 0.0 and not jet.is_constant:
+    result = at_limit(jet, f.function, near, tuple(place for place, *_ in f.jumps))
+    if f.right.remainder == "bounded" and f.right.slope != 0.0 and not jet.is_constant:
         result = result.raised(ABOVE)
     far = first.certain & (first.power > 0.0)
-    result = select(far & (first.sign > 0), _tail(jet, first, shape.right), result)
-    result = select(far & (first.sign < 0), _tail(jet, first, shape.left), result)
-    bounded = shape.left.slope == 0.0 and shape.right.slope == 0.0
+    result = select(far & (first.sign > 0), _tail(jet, first, f.right), result)
+    result = select(far & (first.sign < 0), _tail(jet, first, f.left), result)
+    bounded = f.left.slope == 0.0 and f.right.slope == 0.0
     size = torch.full_like(first.limit, ABOVE) if bounded else first.limit.clamp_min(ABOVE)
     lost = Jet((0.0,), torch.zeros_like(result.values[:1]), torch.zeros_like(result.errors[:1]), size)
     return select(~near & ~far, lost, result)
@@ -46,14 +52,15 @@ def apply_profile(jet: Jet, shape: Profile) -> Jet:
 
 def _tail(jet: Jet, first: Lead, tail: Tail) -> Jet:
     """slope·v + offset with the floor of the tail's remainder."""
-    line = shift(scale(jet, tail.slope), tail.offset)
+    line = scale(jet, tail.slope)
+    if tail.remainder == "bounded":
+        return line.raised(ABOVE)
+    line = shift(line, tail.offset)
     if tail.remainder == "exact":
         return line
     if tail.remainder == "flat":
         return line.raised(torch.where(first.power >= REAL_POWER, FLAT, 0.0))
-    if tail.remainder == "algebraic":
-        return line.raised(torch.where(first.power >= REAL_POWER, ABOVE - first.power, 0.0))
-    return line.raised(ABOVE)
+    return line.raised(torch.where(first.power >= REAL_POWER, ABOVE - first.power, 0.0))
 
 
 def whole_power(jet: Jet, exponent: int, lowest: float) -> Jet:
@@ -73,10 +80,10 @@ def _rule(step: Step) -> Jet:
     jet = step.jet()
     if jet.values.is_complex():
         return _modulus(jet, step.lowest) if step.node.op == "abs" else unknown_like(jet)
-    return apply_profile(jet, profile(step.node.op, step.attributes))
+    return apply_scalar(jet, describe(step.node).scalar)
 
 
-for _name in profile_names():
+for _name in scalar_function_names():
     register_jet_rule(_name, _rule)
 
 
@@ -97,8 +104,7 @@ def _prelu(step: Step) -> Jet:
             weight.errors.reshape(len(weight.powers), *shape),
             weight.full_floor().reshape(shape),
         )
-    positive = apply_profile(x, profile("relu", {}))
-    negative = apply_profile(scale(x, -1.0), profile("relu", {}))
+    positive, negative = (apply_scalar(side, scalar_function("relu")) for side in (x, scale(x, -1.0)))
     return add(positive, multiply(scale(negative, -1.0), weight, step.lowest))
 
 
@@ -133,7 +139,7 @@ def _div(step: Step) -> Jet:
     )
     rounding = step.attributes.get("rounding_mode")
     if rounding:
-        return apply_profile(quotient, profile("floor" if rounding == "floor" else "trunc", {}))
+        return apply_scalar(quotient, scalar_function("floor" if rounding == "floor" else "trunc"))
     return quotient
 
 
@@ -224,7 +230,7 @@ def _asinh(step: Step) -> Jet:
     jet = step.jet()
     first = lead(jet)
     far = first.certain & (first.power > 0.0)
-    size = logarithm(scale(apply_profile(jet, profile("abs", {})), 2.0), step.lowest).raised(0.0)
+    size = logarithm(scale(apply_scalar(jet, scalar_function("abs")), 2.0), step.lowest).raised(0.0)
     signed = select(first.sign < 0, scale(size, -1.0), size)
     near = settled(first)
     result = at_limit(jet, torch.asinh, near)

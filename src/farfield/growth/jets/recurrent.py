@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from farfield.gaussian import scalar_function
 from farfield.growth._jet import Jet, add, multiply, scale, shift
 from farfield.growth._leading import join, take
-from farfield.growth._profile import profile
 from farfield.growth._step import Step, register_jet_rule
-from farfield.growth.jets.elementwise import apply_profile
+from farfield.growth.jets.elementwise import apply_scalar
 from farfield.growth.jets.linear import matrix_product, transposed
 
 __all__: list[str] = []
@@ -28,11 +28,11 @@ def _pieces(jet: Jet, count: int) -> list[Jet]:
 
 
 def _sigmoid(jet: Jet) -> Jet:
-    return apply_profile(jet, profile("sigmoid", {}))
+    return apply_scalar(jet, scalar_function("sigmoid"))
 
 
 def _tanh(jet: Jet) -> Jet:
-    return apply_profile(jet, profile("tanh", {}))
+    return apply_scalar(jet, scalar_function("tanh"))
 
 
 def _biases(weights: list[Jet]) -> tuple[Jet | None, Jet | None]:
@@ -66,7 +66,7 @@ def _plain_cell(activation: str) -> Cell:
     def cell(x: Jet, state: State, weights: list[Jet], lowest: float) -> State:
         first, second = _biases(weights)
         total = add(_affine(x, weights[0], first, lowest), _affine(state[0], weights[1], second, lowest))
-        return (apply_profile(total, profile(activation, {})),)
+        return (apply_scalar(total, scalar_function(activation)),)
 
     return cell
 

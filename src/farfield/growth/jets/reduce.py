@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from farfield.gaussian import scalar_function
 from farfield.growth._jet import ABOVE, FLAT, Jet, add, constant, linear_map, multiply, scale, unknown_like
 from farfield.growth._leading import difference, gap_to_winner, lead, maximum_over, spread_floor, take
-from farfield.growth._profile import profile
 from farfield.growth._series import REAL_POWER, power
 from farfield.growth._step import Step, jet_rule, register_jet_rule
-from farfield.growth.jets.elementwise import apply_profile
+from farfield.growth.jets.elementwise import apply_scalar
 from farfield.growth.jets.shape import truth
 
 __all__ = ["log_sum_exp", "mean_over", "softmax_over", "sum_over"]
@@ -220,7 +220,7 @@ def _norm(step: Step) -> Jet:
     jet, dims, order = step.jet(), _axes(step), float(step.attributes.get("ord", 2))
     if jet.values.is_complex():
         return unknown_like(sum_over(jet, dims, keepdim=step.attributes["keepdim"]))
-    size = apply_profile(jet, profile("abs", {}))
+    size = apply_scalar(jet, scalar_function("abs"))
     if order == 2.0:
         result = power(sum_over(multiply(jet, jet, step.lowest), dims), 0.5, step.lowest)
     elif order == 1.0:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from farfield.gaussian import scalar_function
 from farfield.growth._jet import ABOVE, Jet, aligned, select, unknown_like
 from farfield.growth._leading import lead
-from farfield.growth._profile import profile
 from farfield.growth._step import JetValue, Step, jet_rule, register_jet_rule
-from farfield.growth.jets.elementwise import apply_profile
+from farfield.growth.jets.elementwise import apply_scalar
 
 __all__ = ["moved", "places"]
 
@@ -117,7 +117,7 @@ def _cast(step: Step) -> Jet:
         if dtype == torch.bool:
             first = lead(jet)
             return truth(first.certain, ~(first.certain | first.zero))
-        return apply_profile(jet, profile("trunc", {}))
+        return apply_scalar(jet, scalar_function("trunc"))
     return Jet(jet.powers, jet.values.to(dtype), jet.errors, jet.floor, jet.origin)
 
 

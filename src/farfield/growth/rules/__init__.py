@@ -1,7 +1,8 @@
 """Growth rules, one operator family per file.
 
-Holds: for each operator, what its value can do as inputs grow, given what its operands can do. May import:
-the extents, rates and registry of ``growth``. Never: looks at a whole program or evaluates a model.
+Holds: for each operator, what its value can do as inputs grow, given what its operands can do.
+May import: gaussian, graph, growth.
+Never: looks at a whole program or evaluates a model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """P1: one LayerNorm keeps a network's far field bounded.
 
 Holds: one module per figure or table, what several of them share, and frozen image networks for the one that reads
-faces. May import: everything below papers; XGBoost and torchvision in one place each. Never: stores an input.
+faces.
+May import: certify, data, engine, errors, graph, growth, kernels, learn, nn, ntk, papers, report, _intervals; XGBoost
+and torchvision in one place each.
+Never: stores an input.
 """
 
 from __future__ import annotations

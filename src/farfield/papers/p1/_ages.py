@@ -18,8 +18,8 @@ from farfield.nn import MLP
 __all__ = [
     "AGE_EDGES",
     "PREDICTION_EDGES",
-    "Kind",
-    "Problem",
+    "AgeData",
+    "HeadResults",
     "chosen_rows",
     "head",
     "measure",
@@ -45,7 +45,7 @@ def head(where: str, inputs: int, *, width: int, depth: int, bias_var: float, se
 
 
 @dataclass(frozen=True)
-class Problem:
+class AgeData:
     """Features and ages, scaled as told; near rows first."""
 
     x: Tensor
@@ -62,7 +62,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Kind:
+class HeadResults:
     """What was measured of one kind of head under one scaling; the first axis of every tensor is the seed."""
 
     name: str
@@ -93,7 +93,7 @@ def chosen_rows(faces: PackedFaces, count: int | None, seed: int) -> NDArray[np.
     return np.concatenate([near, far]).astype(np.int64)
 
 
-def scaled(z: Tensor, age: Tensor, near: int, of_features: str, of_age: str) -> Problem:
+def scaled(z: Tensor, age: Tensor, near: int, of_features: str, of_age: str) -> AgeData:
     """Constants come from all near rows: no far one is looked at, and they are the same for every seed."""
     x = z
     if of_features == "standard":
@@ -101,14 +101,14 @@ def scaled(z: Tensor, age: Tensor, near: int, of_features: str, of_age: str) -> 
     centre, spread = (
         (float(age[:near].mean()), float(age[:near].std())) if of_age == "standard" else (0.0, 1.0)
     )
-    return Problem(x, ((age - centre) / spread).float()[:, None], age, near, centre, spread)
+    return AgeData(x, ((age - centre) / spread).float()[:, None], age, near, centre, spread)
 
 
 # ------------------------------------------------------------------ training
 
 
 def measure(
-    problem: Problem,
+    problem: AgeData,
     heads: Mapping[str, tuple[str, float]],
     shape: Mapping[str, Any],
     share: float,
@@ -186,6 +186,6 @@ def restored(
     return models
 
 
-def together(name: str, groups: Sequence[Mapping[str, Tensor]]) -> Kind:
+def together(name: str, groups: Sequence[Mapping[str, Tensor]]) -> HeadResults:
     keys = ("id", "ood", "bias", "spread", "histogram", "beyond", "worst")
-    return Kind(name, *(torch.cat([g[key] for g in groups]) for key in keys))
+    return HeadResults(name, *(torch.cat([g[key] for g in groups]) for key in keys))

@@ -11,12 +11,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["Block", "Decoder", "Norms"]
+__all__ = ["Decoder", "DecoderBlock", "Norms"]
 
 Norms: TypeAlias = Literal["none", "pre", "post"]
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """Causal attention of several heads and a feed-forward layer, each beside a skip.
 
     Parameters
@@ -69,7 +69,7 @@ class Decoder(nn.Module):
     dim, heads, depth, hidden
         Sizes of the blocks and their number.
     norms
-        Inside the blocks, see :class:`Block`. There is no norm behind the last block.
+        Inside the blocks, see :class:`DecoderBlock`. There is no norm behind the last block.
     embedding_norm
         Whether an LN follows the embedding.
     places
@@ -107,7 +107,7 @@ class Decoder(nn.Module):
             torch.manual_seed(seed)
             self.embedding = nn.Linear(1, dim)
             self.embedding_norm = nn.LayerNorm(dim) if embedding_norm else nn.Identity()
-            self.blocks = nn.Sequential(*(Block(dim, heads, hidden, norms) for _ in range(depth)))
+            self.blocks = nn.Sequential(*(DecoderBlock(dim, heads, hidden, norms) for _ in range(depth)))
             self.readout = nn.Linear(dim, 1)
         place = torch.arange(places)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(1e4) / dim))
         self.register_buffer("places", torch.stack([place.sin(), place.cos()], 2).flatten(1))

@@ -41,11 +41,13 @@ class Bounds:
         return torch.maximum(flat.amax(1) - self.upper, self.lower - flat.amin(1))
 
 
-def bounds(models: Sequence[nn.Module], inputs: int, *, seconds: float, done: Callable[[], None]) -> Bounds:
+def bounds(
+    models: Sequence[nn.Module], inputs: int, *, time_budget: float, done: Callable[[], None]
+) -> Bounds:
     """A certificate of every model, each searched for so many seconds; 0: intervals only, the same every time."""
     made = []
     for model in models:
-        made.append(certify(model, torch.zeros(1, inputs, dtype=torch.float64), time_budget=seconds))
+        made.append(certify(model, torch.zeros(1, inputs, dtype=torch.float64), time_budget=time_budget))
         done()
     return Bounds(
         torch.stack([certificate.lower.flatten()[0] for certificate in made]),

@@ -78,7 +78,7 @@ def far_field(
     models: Sequence[nn.Module],
     seen: Tensor,
     *,
-    seconds: float,
+    time_budget: float,
     directions: int,
     farthest: float,
     centre: float,
@@ -93,7 +93,7 @@ def far_field(
     ----------
     seen
         Features that they were trained on, (n, d), float64.
-    seconds
+    time_budget
         For the certificate of one head; one that is proved unbounded has none.
     centre, spread
         The target is ``centre + spread·output``.
@@ -116,7 +116,7 @@ def far_field(
         if analyse(capture(exact, origin[None], dynamic_batch=False)).verdicts[0].status is Status.UNBOUNDED:
             unbounded += 1
             continue
-        certificate = certify(exact, origin[None], time_budget=seconds)
+        certificate = certify(exact, origin[None], time_budget=time_budget)
         low, high = float(certificate.lower), float(certificate.upper)
         inside = inside and low <= float(found.min()) and float(found.max()) <= high
         ranges.append((centre + spread * low, centre + spread * high))

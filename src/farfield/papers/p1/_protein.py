@@ -21,7 +21,7 @@ __all__ = [
     "SCALINGS",
     "VARIANTS",
     "Case",
-    "Trained",
+    "TrainedVariants",
     "load_cases",
     "predictions",
     "r_squared",
@@ -123,7 +123,7 @@ def load_cases(seeds: Sequence[int], inputs: str, rows: int | None) -> list[Case
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedVariants:
     """Networks by variant, one for every case, as float64 copies; and the loss that each one ended with."""
 
     models: dict[str, tuple[nn.Module, ...]]
@@ -145,7 +145,7 @@ def train_variants(
     precision: str,
     scratch: Path,
     progress: Progress,
-) -> Trained:
+) -> TrainedVariants:
     """A network of every variant on every case, all trained together on whole batches.
 
     Networks of one case begin with the same weights, whatever their norms. Parameters are float32 while they train.
@@ -169,7 +169,7 @@ def train_variants(
     count = len(cases)
     exact = [copy.deepcopy(model).double() for model in result.models]
     losses = result.losses[-1].tolist()
-    return Trained(
+    return TrainedVariants(
         {name: tuple(exact[k * count : (k + 1) * count]) for k, name in enumerate(variants)},
         {name: tuple(losses[k * count : (k + 1) * count]) for k, name in enumerate(variants)},
     )

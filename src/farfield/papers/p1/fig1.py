@@ -28,7 +28,7 @@ from farfield.growth import Status, analyse, horizon
 from farfield.learn import Training, predict_all, train
 from farfield.nn import MLP
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Panel, Series, Table
 
 Variant = tuple[str, str | None, str]
@@ -48,7 +48,7 @@ def network(variant: Variant, *, width: int, depth: int, seed: int) -> nn.Module
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _ToyNetworks:
     """The trained networks of one kind on one toy, in float64; the first axis runs over them everywhere."""
 
     toy: str
@@ -96,14 +96,14 @@ def run(
     radii: Sequence[float],
     half_width: float,
     points: int,
-    certificate_seconds: float,
-) -> Outcome:
+    time_budget: float,
+) -> ExperimentResult:
     """Train ``seeds`` networks of every kind on every toy, all of one toy together, and follow them outside."""
     kinds: dict[str, Variant] = {k: (str(a), n, str(p)) for k, (a, n, p) in variants.items()}
     grid = torch.linspace(-half_width, half_width, points, dtype=torch.float64)[:, None]
     # Of a toy's share 4/5 is training and the rest the certificates: about what they take.
     each = 5 * epochs
-    samples: list[_Sample] = []
+    samples: list[_ToyNetworks] = []
     data = {toy: load(toy, seed=seed) for toy in toys}
     for t, toy in enumerate(toys):
         x, y = (torch.from_numpy(v).float() for v in (data[toy].train.x, data[toy].train.y))
@@ -118,7 +118,7 @@ def run(
         )  # fmt: skip
         for k, (name, kind) in enumerate(kinds.items()):
             members = [copy.deepcopy(m).double() for m in done.models[k * seeds : (k + 1) * seeds]]
-            samples.append(_follow(toy, name, kind, members, data[toy], grid, radii, certificate_seconds))
+            samples.append(_follow(toy, name, kind, members, data[toy], grid, radii, time_budget))
             progress(t * each + 4 * epochs + epochs * (k + 1) // len(kinds), len(toys) * each)
     verdicts = [
         _fits(samples),
@@ -126,7 +126,7 @@ def run(
         *_alike(samples),
     ]
     numbers = {toy: {s.name: _numbers(s) for s in samples if s.toy == toy} for toy in toys}
-    return Outcome(
+    return ExperimentResult(
         tuple(verdicts),
         {"radii": list(radii), **numbers},
         _figure(samples, data, grid, radii, seeds),
@@ -142,8 +142,8 @@ def _follow(
     data: Dataset,
     grid: Tensor,
     radii: Sequence[float],
-    seconds: float,
-) -> _Sample:
+    time_budget: float,
+) -> _ToyNetworks:
     """Everything that is measured about the trained networks of one kind."""
     sides = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     at = torch.tensor(radii, dtype=torch.float64)
@@ -162,14 +162,14 @@ def _follow(
     if kind[0] != "relu" and kind[1] is None:
         relu = torch.stack([horizon(_with_relu(m), sides).slope[:, 0] for m in models])
     if kind[1] == "layer":
-        found = [certify(m, torch.zeros(1, 1, dtype=torch.float64), time_budget=seconds) for m in models]
+        found = [certify(m, torch.zeros(1, 1, dtype=torch.float64), time_budget=time_budget) for m in models]
         bounds = torch.tensor([[c.lower.item(), c.upper.item()] for c in found], dtype=torch.float64)
         attained = torch.tensor(
             [[c.attained_lower.item(), c.attained_upper.item()] for c in found], dtype=torch.float64
         )
         met = torch.cat([window, far, values(torch.cat([everywhere, -everywhere])[:, None])], 1)
         margin = torch.minimum(met.amin(1) - bounds[:, 0], bounds[:, 1] - met.amax(1))
-    return _Sample(
+    return _ToyNetworks(
         toy=toy,
         name=name,
         activation=kind[0],
@@ -197,7 +197,7 @@ def _with_relu(model: nn.Module) -> nn.Module:
 # ------------------------------------------------------------------ claims
 
 
-def _fits(samples: Sequence[_Sample]) -> ClaimVerdict:
+def _fits(samples: Sequence[_ToyNetworks]) -> ClaimVerdict:
     worst = min(samples, key=lambda s: float(s.r2.min()))
     return ClaimVerdict(
         "every network has learned its toy: R² ≥ 0.95 inside the interval",
@@ -207,12 +207,12 @@ def _fits(samples: Sequence[_Sample]) -> ClaimVerdict:
     )
 
 
-def _far_field(name: str, samples: Sequence[_Sample], radii: Sequence[float]) -> list[ClaimVerdict]:
+def _far_field(name: str, samples: Sequence[_ToyNetworks], radii: Sequence[float]) -> list[ClaimVerdict]:
     own = [s for s in samples if s.name == name]
     return _bounded(name, own) if own[0].bounds is not None else _grows(name, own, radii)
 
 
-def _grows(name: str, own: Sequence[_Sample], radii: Sequence[float]) -> list[ClaimVerdict]:
+def _grows(name: str, own: Sequence[_ToyNetworks], radii: Sequence[float]) -> list[ClaimVerdict]:
     slopes, predicted = (torch.cat([getattr(s, k) for s in own]) for k in ("slopes", "horizon_slopes"))
     steepest = predicted.abs().amax(1)
     error = float(((slopes - predicted).abs().amax(1) / steepest).max())
@@ -228,7 +228,7 @@ def _grows(name: str, own: Sequence[_Sample], radii: Sequence[float]) -> list[Cl
     ]
 
 
-def _bounded(name: str, own: Sequence[_Sample]) -> list[ClaimVerdict]:
+def _bounded(name: str, own: Sequence[_ToyNetworks]) -> list[ClaimVerdict]:
     bounds, attained, margin = (
         torch.cat([getattr(s, k) for s in own]) for k in ("bounds", "attained", "margin")
     )
@@ -247,7 +247,7 @@ def _bounded(name: str, own: Sequence[_Sample]) -> list[ClaimVerdict]:
     ]
 
 
-def _alike(samples: Sequence[_Sample]) -> list[ClaimVerdict]:
+def _alike(samples: Sequence[_ToyNetworks]) -> list[ClaimVerdict]:
     """GELU and SiLU differ from ReLU by a bounded amount, so weights alone decide the slopes."""
     own = [s for s in samples if s.relu_slopes is not None]
     if not own:
@@ -267,7 +267,7 @@ def _alike(samples: Sequence[_Sample]) -> list[ClaimVerdict]:
 
 
 def _figure(
-    samples: Sequence[_Sample],
+    samples: Sequence[_ToyNetworks],
     data: Mapping[str, Dataset],
     grid: Tensor,
     radii: Sequence[float],
@@ -283,7 +283,9 @@ def _figure(
     return Figure("Trained on [−5, 5] and followed outside", tuple(panels), caption, columns=len(data))
 
 
-def _window(toy: str, own: Sequence[_Sample], names: Sequence[str], data: Dataset, grid: Tensor) -> Panel:
+def _window(
+    toy: str, own: Sequence[_ToyNetworks], names: Sequence[str], data: Dataset, grid: Tensor
+) -> Panel:
     x = digits(grid[:, 0])
     series = []
     for s in own:
@@ -305,7 +307,7 @@ def _window(toy: str, own: Sequence[_Sample], names: Sequence[str], data: Datase
     return Panel(toy, "x", "f(x)", tuple(series), y_range=(bottom, top))
 
 
-def _growth(toy: str, own: Sequence[_Sample], names: Sequence[str], radii: Sequence[float]) -> Panel:
+def _growth(toy: str, own: Sequence[_ToyNetworks], names: Sequence[str], radii: Sequence[float]) -> Panel:
     """A colour for each norm, a style of line for each activation."""
     styles: dict[str, Literal["line", "dashed", "dotted"]] = {"gelu": "dashed", "silu": "dotted"}
     series = [
@@ -321,7 +323,7 @@ def _growth(toy: str, own: Sequence[_Sample], names: Sequence[str], radii: Seque
     return Panel(toy, "r", "max |f(±r)|", tuple(series), x_scale="log", y_scale="log")
 
 
-def _numbers(s: _Sample) -> dict[str, Any]:
+def _numbers(s: _ToyNetworks) -> dict[str, Any]:
     kept = ("r2", "outside", "largest", "slopes", "horizon_slopes", "limits", "bounds", "attained")
     found = {k: getattr(s, k) for k in kept}
     return {
@@ -330,7 +332,7 @@ def _numbers(s: _Sample) -> dict[str, Any]:
     }
 
 
-def _table(samples: Sequence[_Sample], radii: Sequence[float]) -> Table:
+def _table(samples: Sequence[_ToyNetworks], radii: Sequence[float]) -> Table:
     rows = []
     for s in samples:
         certified = "none" if s.bounds is None else float(f"{float(s.bounds.abs().max()):.4g}")
@@ -366,10 +368,10 @@ EXPERIMENT = Experiment(
             "SiLU, LN first": ["silu", "layer", "first"],
         },
         "width": 128, "depth": 2, "seeds": 5, "epochs": 3000, "lr": 1e-3, "radii": [5.0, 25.0, 50.0, 500.0, 5e4],
-        "half_width": 25.0, "points": 201, "certificate_seconds": 60.0,
+        "half_width": 25.0, "points": 201, "time_budget": 60.0,
     },
     quick={
-        "toys": ["sinusoid"], "seeds": 1, "epochs": 400, "points": 41, "certificate_seconds": 10.0,
+        "toys": ["sinusoid"], "seeds": 1, "epochs": 400, "points": 41, "time_budget": 10.0,
         "variants": {
             "standard": ["relu", None, "none"], "LN first": ["relu", "layer", "first"],
             "LN every": ["relu", "layer", "every"], "BatchNorm": ["relu", "batch", "every"],

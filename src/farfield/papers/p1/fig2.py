@@ -15,7 +15,7 @@ from torch import Tensor
 
 from farfield.kernels import NetworkKernel, mlp
 from farfield.papers._curves import digits, exponent
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Heatmap, Panel, Series, Table
 
 _ROUNDING = 1e-12
@@ -23,7 +23,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _KernelSample:
     """One network's tangent kernel where the figure looks at it."""
 
     name: str
@@ -45,12 +45,12 @@ class _Sample:
         return self.kernel.sup_diagonal()
 
 
-def _sample(name: str, kernel: NetworkKernel, grid: Tensor, radii: Tensor) -> _Sample:
+def _sample(name: str, kernel: NetworkKernel, grid: Tensor, radii: Tensor) -> _KernelSample:
     r = radii[:, None]
     ray = torch.stack([kernel.ntk(r, grid), kernel.ntk(-r, grid)])
     one = torch.ones(1, 1, dtype=torch.float64)
     with_one = kernel.ntk(r, one)[:, 0]
-    return _Sample(name, kernel, grid, kernel.ntk(grid), radii, kernel.diagonal(r), ray, with_one)
+    return _KernelSample(name, kernel, grid, kernel.ntk(grid), radii, kernel.diagonal(r), ray, with_one)
 
 
 def run(
@@ -64,7 +64,7 @@ def run(
     half_width: float,
     points: int,
     farthest: float,
-) -> Outcome:
+) -> ExperimentResult:
     """Θ on [−half_width, half_width]², and along rays as far as ``farthest``; the seed plays no part."""
     grid = torch.linspace(-half_width, half_width, points, dtype=torch.float64)[:, None]
     radii = torch.logspace(-2, math.log10(farthest), 97, dtype=torch.float64)
@@ -81,13 +81,15 @@ def run(
     )
     panels: tuple[Panel | Heatmap, ...] = (*_maps(samples), _diagonals(samples), _rays(samples))
     figure = Figure("Infinite-width NTK, without and with LayerNorm", panels, caption, columns=2)
-    return Outcome(tuple(verdicts), {s.name: _numbers(s) for s in samples}, figure, _table(samples, farthest))
+    return ExperimentResult(
+        tuple(verdicts), {s.name: _numbers(s) for s in samples}, figure, _table(samples, farthest)
+    )
 
 
 # ------------------------------------------------------------------ claims
 
 
-def _unbounded(s: _Sample) -> list[ClaimVerdict]:
+def _unbounded(s: _KernelSample) -> list[ClaimVerdict]:
     far = s.radii >= 1e3
     power = exponent(s.radii[far], s.diagonal[far])
     ends = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
@@ -108,7 +110,7 @@ def _unbounded(s: _Sample) -> list[ClaimVerdict]:
     ]
 
 
-def _bounded(s: _Sample) -> list[ClaimVerdict]:
+def _bounded(s: _KernelSample) -> list[ClaimVerdict]:
     largest = max(float(t.abs().max()) for t in (s.square, s.diagonal, s.ray))
     last = float(s.radii[-1])
     gap = abs(float(s.diagonal[-1]) / s.ceiling - 1.0)
@@ -138,7 +140,7 @@ def _bounded(s: _Sample) -> list[ClaimVerdict]:
 # ------------------------------------------------------------------ what is shown
 
 
-def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
+def _maps(samples: Sequence[_KernelSample]) -> list[Heatmap]:
     bounded = [s.ceiling for s in samples if math.isfinite(s.ceiling)]
     top = max(bounded, default=1.0)
     lowest = min((float(s.square.min()) for s in samples if math.isfinite(s.ceiling)), default=0.0)
@@ -153,7 +155,7 @@ def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
     ]  # fmt: skip
 
 
-def _diagonals(samples: Sequence[_Sample]) -> Panel:
+def _diagonals(samples: Sequence[_KernelSample]) -> Panel:
     series = [
         Series(s.name, digits(s.radii), digits(s.diagonal), style=_style(k), colour=k)
         for k, s in enumerate(samples)
@@ -161,7 +163,7 @@ def _diagonals(samples: Sequence[_Sample]) -> Panel:
     return Panel("with itself", "x", "Θ(x, x)", tuple(series), x_scale="log", y_scale="log")
 
 
-def _rays(samples: Sequence[_Sample]) -> Panel:
+def _rays(samples: Sequence[_KernelSample]) -> Panel:
     series = [
         Series(s.name, digits(s.radii), digits(s.with_one), style=_style(k), colour=k)
         for k, s in enumerate(samples)
@@ -174,7 +176,7 @@ def _style(k: int) -> Any:
     return ("line", "line", "dashed", "dotted")[k % 4]
 
 
-def _numbers(s: _Sample) -> dict[str, Any]:
+def _numbers(s: _KernelSample) -> dict[str, Any]:
     return {
         "sup_diagonal": s.ceiling,
         "radii": s.radii.tolist(),
@@ -183,7 +185,7 @@ def _numbers(s: _Sample) -> dict[str, Any]:
     }
 
 
-def _table(samples: Sequence[_Sample], farthest: float) -> Table:
+def _table(samples: Sequence[_KernelSample], farthest: float) -> Table:
     pairs = [
         (0.0, 0.0),
         (1.0, 1.0),

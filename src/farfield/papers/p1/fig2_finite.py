@@ -17,14 +17,14 @@ from farfield.kernels import NetworkKernel, mlp
 from farfield.nn import MLP
 from farfield.ntk import empirical_ntk
 from farfield.papers._curves import digits, exponent
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Heatmap, Panel, Series, Table
 
-Placement = str | Sequence[int] | None
+NormPlacement = str | Sequence[int] | None
 
 
 def network(
-    where: Placement, *, width: int, depth: int, activation: str, bias_var: float, seed: int
+    where: NormPlacement, *, width: int, depth: int, activation: str, bias_var: float, seed: int
 ) -> nn.Module:
     """A network drawn at random in the parametrisation of :func:`farfield.kernels.mlp`, one input, one output."""
     return MLP(
@@ -36,7 +36,7 @@ def network(
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _FiniteKernels:
     """Kernels of one architecture: of each network drawn, and of infinite width."""
 
     name: str
@@ -68,7 +68,7 @@ def run(
     *,
     progress: Progress,
     seed: int,
-    networks: Mapping[str, Placement],
+    networks: Mapping[str, NormPlacement],
     activation: str,
     depth: int,
     bias_var: float,
@@ -77,7 +77,7 @@ def run(
     half_width: float,
     points: int,
     farthest: float,
-) -> Outcome:
+) -> ExperimentResult:
     """Θ on [−half_width, half_width]² and on the diagonal up to ``farthest``, of ``seeds`` networks of each kind."""
     grid = torch.linspace(-half_width, half_width, points, dtype=torch.float64)[:, None]
     radii = torch.logspace(-1, math.log10(farthest), 29, dtype=torch.float64)
@@ -92,7 +92,7 @@ def run(
             progress(k * seeds + s + 1, len(networks) * seeds)
         kernel = mlp(layer_norm=where, **shape)  # type: ignore[arg-type]
         found = (torch.stack(squares), kernel.ntk(grid), radii, torch.stack(diagonals))
-        samples.append(_Sample(name, kernel, grid, *found))
+        samples.append(_FiniteKernels(name, kernel, grid, *found))
     verdicts = [v for s in samples for v in (*_growth(s), _close(s, width))]
     caption = (
         f"Mean of {seeds} networks of width {width}, {depth} hidden layers, {activation}, σ_b² = {bias_var:g}, drawn "
@@ -101,13 +101,13 @@ def run(
     )
     panels: tuple[Panel | Heatmap, ...] = (*_maps(samples), _diagonals(samples), _ratios(samples))
     figure = Figure("Empirical NTK, without and with LayerNorm", panels, caption, columns=2)
-    return Outcome(tuple(verdicts), {s.name: _numbers(s) for s in samples}, figure, _table(samples))
+    return ExperimentResult(tuple(verdicts), {s.name: _numbers(s) for s in samples}, figure, _table(samples))
 
 
 # ------------------------------------------------------------------ claims
 
 
-def _growth(s: _Sample) -> list[ClaimVerdict]:
+def _growth(s: _FiniteKernels) -> list[ClaimVerdict]:
     far = s.radii >= 1e3
     last = float(s.radii[-1])
     if math.isinf(s.ceiling):
@@ -133,7 +133,7 @@ def _growth(s: _Sample) -> list[ClaimVerdict]:
     ]
 
 
-def _close(s: _Sample, width: int) -> ClaimVerdict:
+def _close(s: _FiniteKernels, width: int) -> ClaimVerdict:
     limit = 10 / math.sqrt(len(s.squares) * width)
     return ClaimVerdict(
         f"{s.name}: the mean over networks is the kernel of infinite width, to 10/√(networks × width)",
@@ -145,7 +145,7 @@ def _close(s: _Sample, width: int) -> ClaimVerdict:
 # ------------------------------------------------------------------ what is shown
 
 
-def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
+def _maps(samples: Sequence[_FiniteKernels]) -> list[Heatmap]:
     bounded = [s for s in samples if math.isfinite(s.ceiling)]
     low = min((float(s.mean.min()) for s in bounded), default=0.0)
     high = max((float(s.mean.max()) for s in bounded), default=1.0)
@@ -159,7 +159,7 @@ def _maps(samples: Sequence[_Sample]) -> list[Heatmap]:
     ]  # fmt: skip
 
 
-def _diagonals(samples: Sequence[_Sample]) -> Panel:
+def _diagonals(samples: Sequence[_FiniteKernels]) -> Panel:
     series = []
     for k, s in enumerate(samples):
         x = digits(s.radii)
@@ -169,7 +169,7 @@ def _diagonals(samples: Sequence[_Sample]) -> Panel:
     return Panel("with itself", "x", "Θ(x, x)", tuple(series), x_scale="log", y_scale="log")
 
 
-def _ratios(samples: Sequence[_Sample]) -> Panel:
+def _ratios(samples: Sequence[_FiniteKernels]) -> Panel:
     series = []
     for k, s in enumerate(samples):
         ratios = s.diagonals / s.kernel.diagonal(s.radii[:, None])
@@ -178,7 +178,7 @@ def _ratios(samples: Sequence[_Sample]) -> Panel:
     return Panel("against infinite width", "x", "Θ̂(x, x) / Θ(x, x)", tuple(series), x_scale="log")
 
 
-def _numbers(s: _Sample) -> dict[str, Any]:
+def _numbers(s: _FiniteKernels) -> dict[str, Any]:
     return {
         "sup_diagonal_at_infinite_width": s.ceiling,
         "radii": s.radii.tolist(),
@@ -188,7 +188,7 @@ def _numbers(s: _Sample) -> dict[str, Any]:
     }
 
 
-def _table(samples: Sequence[_Sample]) -> Table:
+def _table(samples: Sequence[_FiniteKernels]) -> Table:
     rows = []
     for s in samples:
         last = s.diagonals[:, -1]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from farfield._intervals import mean_interval
 from farfield.growth import horizon
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._far import unit_directions
 from farfield.papers.p1._protein import VARIANTS, load_cases, predictions, r_squared, train_variants
 from farfield.report import Figure, Panel, Series, Table
@@ -36,7 +36,7 @@ def run(
     epochs: int,
     judge_scores: bool,
     **network: Any,
-) -> Outcome:
+) -> ExperimentResult:
     """Every variant under every scaling: R², and what the horizon says along random directions.
 
     ``network`` and ``judge_scores`` are as for ``p1.table1``.
@@ -70,7 +70,7 @@ def run(
         name: {v: {p: s.tolist() for p, s in parts.items()} for v, parts in by_variant.items()}
         for name, by_variant in scores.items()
     }
-    return Outcome(tuple(verdicts), plain, figure, _table(scores))
+    return ExperimentResult(tuple(verdicts), plain, figure, _table(scores))
 
 
 def _above(name: str, scores: Mapping[str, Mapping[str, Tensor]]) -> ClaimVerdict:

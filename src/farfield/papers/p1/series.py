@@ -34,7 +34,7 @@ from farfield.graph import capture
 from farfield.growth import GrowthReport, Status, analyse, horizon
 from farfield.learn import Training, predict_all, train
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._decoder import Decoder
 from farfield.report import Figure, Panel, Series, Table
 
@@ -51,7 +51,7 @@ def series(count: int, length: int, *, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _SeriesNetworks:
     """The trained networks of one kind; the first axis runs over them."""
 
     name: str
@@ -101,8 +101,8 @@ def run(
     batch_size: int,
     lr: float,
     factors: Sequence[float],
-    certificate_seconds: float,
-) -> Outcome:
+    time_budget: float,
+) -> ExperimentResult:
     """Train ``seeds`` decoders of every kind together, then continue, enlarge, prove."""
     shape = {"dim": dim, "heads": heads, "depth": depth, "hidden": hidden, "places": last + 1}
     models = [
@@ -125,12 +125,12 @@ def run(
     samples = []
     for k, (name, (norms, embedding_norm)) in enumerate(variants.items()):
         own = [copy.deepcopy(m).double() for m in done.models[k * seeds : (k + 1) * seeds]]
-        samples.append(_follow(name, norms, embedding_norm, own, fresh, seen, factors, certificate_seconds))
+        samples.append(_follow(name, norms, embedding_norm, own, fresh, seen, factors, time_budget))
         progress(9 * epochs + epochs * (k + 1) // len(variants), total)
     verdicts = [_learned(samples), *map(_far_field, samples), *_stabilised(samples, seen, last)]
     numbers = {"factors": list(factors), **{s.name: _numbers(s) for s in samples}}
     figure = _figure(samples, fresh, seen, factors)
-    return Outcome(tuple(verdicts), numbers, figure, _table(samples, seen, factors))
+    return ExperimentResult(tuple(verdicts), numbers, figure, _table(samples, seen, factors))
 
 
 def _follow(
@@ -141,8 +141,8 @@ def _follow(
     fresh: Tensor,
     seen: int,
     factors: Sequence[float],
-    seconds: float,
-) -> _Sample:
+    time_budget: float,
+) -> _SeriesNetworks:
     """Everything that is measured about the networks of one kind, in float64."""
     near = fresh[:, : seen + 1]
     inputs, truth = near[:, :-1], near[:, 2:]
@@ -163,7 +163,7 @@ def _follow(
         moved = (far - limits).abs()
     else:
         moved = ((twice - far) / _FAR - slopes).abs() / steepest[:, None, None, None]
-    return _Sample(
+    return _SeriesNetworks(
         name=name,
         blocks=norms,
         embedding_norm=embedding_norm,
@@ -176,7 +176,7 @@ def _follow(
         slope=steepest,
         undecided=float(torch.stack([h.degenerate for h in horizons]).double().mean()),
         reports=tuple(reports),
-        bounds=_certified(models, few[:1], seconds) if norms == "post" or embedding_norm else None,
+        bounds=_certified(models, few[:1], time_budget) if norms == "post" or embedding_norm else None,
     )
 
 
@@ -194,11 +194,11 @@ def continued(models: Sequence[nn.Module], truth: Tensor, seen: int) -> Tensor:
     return torch.stack(made)
 
 
-def _certified(models: Sequence[nn.Module], example: Tensor, seconds: float) -> Tensor:
+def _certified(models: Sequence[nn.Module], example: Tensor, time_budget: float) -> Tensor:
     found: list[Certificate | None] = []
     for model in models:
         try:
-            found.append(certify(model, example, time_budget=seconds))
+            found.append(certify(model, example, time_budget=time_budget))
         except UnboundedError:
             found.append(None)
     largest = [
@@ -210,7 +210,7 @@ def _certified(models: Sequence[nn.Module], example: Tensor, seconds: float) -> 
 # ------------------------------------------------------------------ claims
 
 
-def _learned(samples: Sequence[_Sample]) -> ClaimVerdict:
+def _learned(samples: Sequence[_SeriesNetworks]) -> ClaimVerdict:
     worst = min(samples, key=lambda s: float(s.r2.min()))
     return ClaimVerdict(
         "every network has learned the series it was shown: R² ≥ 0.95 on new ones of that length",
@@ -219,7 +219,7 @@ def _learned(samples: Sequence[_Sample]) -> ClaimVerdict:
     )
 
 
-def _far_field(s: _Sample) -> ClaimVerdict:
+def _far_field(s: _SeriesNetworks) -> ClaimVerdict:
     count = len(s.statuses)
     undecided = f"; the horizon left {s.undecided:.1%} undecided" if s.undecided else ""
     if s.bounds is None:
@@ -242,7 +242,7 @@ def _far_field(s: _Sample) -> ClaimVerdict:
     )
 
 
-def _stabilised(samples: Sequence[_Sample], seen: int, last: int) -> list[ClaimVerdict]:
+def _stabilised(samples: Sequence[_SeriesNetworks], seen: int, last: int) -> list[ClaimVerdict]:
     """The paper's claim, read as: errors beyond what was seen are smaller, from true values and from predictions."""
     found = []
     for plain in (s for s in samples if not s.embedding_norm):
@@ -273,7 +273,7 @@ def _spread(values: Tensor) -> str:
 # ------------------------------------------------------------------ what is shown
 
 
-def _figure(samples: Sequence[_Sample], fresh: Tensor, seen: int, factors: Sequence[float]) -> Figure:
+def _figure(samples: Sequence[_SeriesNetworks], fresh: Tensor, seen: int, factors: Sequence[float]) -> Figure:
     i = tuple(float(k) for k in range(1, fresh.shape[1]))
     colours = {name: k for k, name in enumerate(dict.fromkeys(s.blocks for s in samples))}
 
@@ -316,7 +316,7 @@ def _figure(samples: Sequence[_Sample], fresh: Tensor, seen: int, factors: Seque
     return Figure("A decoder continues a + b·i", panels, caption, columns=2)
 
 
-def _numbers(s: _Sample) -> dict[str, Any]:
+def _numbers(s: _SeriesNetworks) -> dict[str, Any]:
     return {
         "r2": s.r2.tolist(),
         "errors": s.errors.tolist(),
@@ -327,7 +327,7 @@ def _numbers(s: _Sample) -> dict[str, Any]:
     }
 
 
-def _table(samples: Sequence[_Sample], seen: int, factors: Sequence[float]) -> Table:
+def _table(samples: Sequence[_SeriesNetworks], seen: int, factors: Sequence[float]) -> Table:
     rows = []
     for s in samples:
         inside = s.errors[:, 1:seen].square().mean().sqrt()
@@ -363,12 +363,12 @@ EXPERIMENT = Experiment(
         },
         "dim": 64, "heads": 4, "depth": 2, "hidden": 128, "seeds": 3, "train_series": 256, "test_series": 32,
         "seen": 30, "last": 100, "epochs": 60, "batch_size": 32, "lr": 1e-3,
-        "factors": [1.0, 3.0, 10.0, 100.0, 1e4, 1e6], "certificate_seconds": 1.0,
+        "factors": [1.0, 3.0, 10.0, 100.0, 1e4, 1e6], "time_budget": 1.0,
     },
     quick={
         "variants": {"pre-LN": ["pre", False], "pre-LN, LN after the embedding": ["pre", True]},
         "dim": 16, "hidden": 32, "seeds": 1, "train_series": 128, "test_series": 4, "seen": 8, "last": 16,
-        "epochs": 40, "lr": 3e-3, "certificate_seconds": 0.2,
+        "epochs": 40, "lr": 3e-3, "time_budget": 0.2,
     },
     run=run,
     resumable=True,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from farfield._intervals import mean_interval
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._far import Bounds, Slopes, bounds, outputs_along, slopes, unit_directions
 from farfield.papers.p1._protein import VARIANTS, Case, load_cases, predictions, r_squared, train_variants
 from farfield.papers.p1._trees import boosted_trees
@@ -61,10 +61,10 @@ def run(
     rounds: int,
     directions: int,
     farthest: float,
-    certify_seconds: float,
+    time_budget: float,
     judge_scores: bool,
     **network: Any,
-) -> Outcome:
+) -> ExperimentResult:
     """Train, score on rows from the same region and from beyond it, and look at the networks far away.
 
     ``network`` is what :func:`train_variants` takes beside these. ``judge_scores`` is for the paper's sizes: after a
@@ -99,7 +99,7 @@ def run(
             }
         else:
             held = bounds(
-                models, rays.shape[1], seconds=certify_seconds, done=lambda: progress(next(steps), total)
+                models, rays.shape[1], time_budget=time_budget, done=lambda: progress(next(steps), total)
             )
             outputs = torch.cat([reached[name].flatten(1), *found[name].predicted.values()], 1)
             verdicts.append(_stays(name, held, outputs, directions, farthest))
@@ -118,7 +118,7 @@ def run(
     )
     panels = (_histograms(compared, cases), _errors(compared, cases), _rays(reached, radii, cases))
     figure = Figure("Protein structure: within and beyond the training region", panels, caption, columns=3)
-    return Outcome(tuple(verdicts), numbers, figure, _table(compared))
+    return ExperimentResult(tuple(verdicts), numbers, figure, _table(compared))
 
 
 def _trees(cases: Sequence[Case], rounds: int) -> _Model:
@@ -275,11 +275,11 @@ EXPERIMENT = Experiment(
     settings={
         "variants": dict(VARIANTS), "seeds": 10, "rows": None, "inputs": "standard", "width": 128, "depth": 2,
         "activation": "relu", "weight_var": 2.0, "bias_var": 0.01, "norm_affine": False, "epochs": 2500, "lr": 1e-3,
-        "precision": "float32", "rounds": 100, "directions": 1000, "farthest": 1e8, "certify_seconds": 10.0,
+        "precision": "float32", "rounds": 100, "directions": 1000, "farthest": 1e8, "time_budget": 10.0,
         "judge_scores": True,
     },
     quick={
-        "seeds": 2, "rows": 1000, "epochs": 25, "rounds": 20, "directions": 50, "certify_seconds": 0.0,
+        "seeds": 2, "rows": 1000, "epochs": 25, "rounds": 20, "directions": 50, "time_budget": 0.0,
         "judge_scores": False,
     },
     run=run,

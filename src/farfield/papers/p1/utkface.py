@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from farfield.data import packed_faces
 from farfield.engine import Checkpoint, fingerprint
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._ages import (
     AGE_EDGES,
     PREDICTION_EDGES,
-    Kind,
-    Problem,
+    AgeData,
+    HeadResults,
     chosen_rows,
     measure,
     restored,
@@ -64,10 +64,10 @@ def run(
     other_seeds: int,
     group: int,
     certified: int,
-    certify_seconds: float,
+    time_budget: float,
     directions: int,
     farthest: float,
-) -> Outcome:
+) -> ExperimentResult:
     """R² of age near and far for heads with and without LayerNorm, and what bounds them far from all faces."""
     source = backbone(features_from)
     faces = packed_faces()
@@ -77,7 +77,7 @@ def run(
     steps = _Steps(progress, -(-len(chosen) // CHUNK), sum(-(-n // group) for _, n in plans), 1)
     z = features(source, faces, chosen, scratch / "features", progress=lambda *_: steps.one())
     near = int((~faces.far[chosen]).sum())
-    measured: dict[tuple[str, str], list[Kind]] = {}
+    measured: dict[tuple[str, str], list[HeadResults]] = {}
     for k, (how, count) in enumerate(plans):
         problem = scaled(z, torch.from_numpy(faces.age[chosen]).double(), near, *how)
         settings = (heads, shape, share, batch_size, epochs, seed)
@@ -94,7 +94,7 @@ def run(
         measured[how[0], how[1]] = [together(name, [g[name] for g in groups]) for name in heads]
         if k == 0:
             first = restored(groups[0], heads, z.shape[1], shape, certified)
-            far = _far_fields(first, heads, problem, certified, certify_seconds, directions, farthest, seed)
+            far = _far_fields(first, heads, problem, certified, time_budget, directions, farthest, seed)
     steps.one()
     main = measured[scaling[0], scaling[1]]
     verdicts = (*_accuracy(main), *(_bounded(f) for f in far))
@@ -117,7 +117,7 @@ def run(
         "far field": {f.name: f.numbers() for f in far},
         "decades": list(AGE_EDGES), "prediction_edges": list(PREDICTION_EDGES),
     }  # fmt: skip
-    return Outcome(verdicts, numbers, figure, _table(main, seeds))
+    return ExperimentResult(verdicts, numbers, figure, _table(main, seeds))
 
 
 def _beyond(z: Tensor, near: int) -> float:
@@ -140,9 +140,9 @@ class _Steps:
 def _far_fields(
     models: Sequence[nn.Module],
     heads: Mapping[str, tuple[str, float]],
-    problem: Problem,
+    problem: AgeData,
     count: int,
-    seconds: float,
+    time_budget: float,
     directions: int,
     farthest: float,
     seed: int,
@@ -150,8 +150,8 @@ def _far_fields(
     return [
         far_field(
             name, models[k * count : (k + 1) * count], problem.x[: problem.near].double(),
-            seconds=seconds, directions=directions, farthest=farthest, centre=problem.centre, spread=problem.spread,
-            seed=seed,
+            time_budget=time_budget, directions=directions, farthest=farthest, centre=problem.centre,
+            spread=problem.spread, seed=seed,
         )
         for k, name in enumerate(heads)
     ]  # fmt: skip
@@ -170,7 +170,7 @@ def _pm(values: Tensor) -> str:
     return f"{found['mean']:.3f} ± {found['half']:.3f}"
 
 
-def _accuracy(kinds: Sequence[Kind]) -> list[ClaimVerdict]:
+def _accuracy(kinds: Sequence[HeadResults]) -> list[ClaimVerdict]:
     plain = next(k for k in kinds if k.name == STANDARD)
     normed = [k for k in kinds if k.name != STANDARD]
     base = _interval(plain.ood)
@@ -241,7 +241,7 @@ def _caption(source: Backbone, rows: int, near: int, seeds: int, certified: int)
     )
 
 
-def _scores(kinds: Sequence[Kind]) -> Panel:
+def _scores(kinds: Sequence[HeadResults]) -> Panel:
     at = tuple(float(k) for k in range(len(kinds)))
     series = []
     for c, (label, column, pick) in enumerate((("OOD", 0, "ood"), ("ID", 1, "id"))):
@@ -254,7 +254,7 @@ def _scores(kinds: Sequence[Kind]) -> Panel:
     return Panel("R² of age", "head", "R²", tuple(series), ticks=tuple(k.name for k in kinds))
 
 
-def _errors(kinds: Sequence[Kind]) -> Panel:
+def _errors(kinds: Sequence[HeadResults]) -> Panel:
     middle = tuple(float(e + 5) for e in AGE_EDGES)
     series = []
     for c, k in enumerate(kinds):
@@ -265,7 +265,7 @@ def _errors(kinds: Sequence[Kind]) -> Panel:
     return Panel("error by age (dotted: ID)", "age", "mean error, years", tuple(series))
 
 
-def _histogram(kinds: Sequence[Kind], truth: Tensor) -> Panel:
+def _histogram(kinds: Sequence[HeadResults], truth: Tensor) -> Panel:
     middle = tuple(e + 2.5 for e in PREDICTION_EDGES[:-1])
     series = [Series(k.name, middle, digits(k.histogram.mean(0)), colour=c) for c, k in enumerate(kinds)]
     series.append(Series("true ages", middle, digits(share_by_bin(truth)), style="dotted", colour=len(kinds)))
@@ -291,7 +291,7 @@ def _far_panel(far: Sequence[FarField]) -> Panel:
     )
 
 
-def _numbers(k: Kind) -> dict[str, Any]:
+def _numbers(k: HeadResults) -> dict[str, Any]:
     return {
         "id": _interval(k.id), "ood": _interval(k.ood), "id_by_seed": digits(k.id), "ood_by_seed": digits(k.ood),
         "ood_predictions_beyond_trained_ages": float(k.beyond.mean()), "worst_ood_error_years": float(k.worst.max()),
@@ -301,7 +301,7 @@ def _numbers(k: Kind) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(kinds: Sequence[Kind], seeds: int) -> Table:
+def _table(kinds: Sequence[HeadResults], seeds: int) -> Table:
     def printed(pair: tuple[float, float]) -> str:
         return f"{pair[0]:.2f} ± {pair[1]:.2f}"
 
@@ -330,10 +330,10 @@ EXPERIMENT = Experiment(
         "features_from": "mobilenet_v2", "scaling": ("none", "standard"),
         "other_scalings": (("standard", "standard"), ("none", "none")), "rows": None, "share": 0.9, "width": 128,
         "depth": 2, "bias_var": 0.01, "batch_size": 128, "epochs": 10, "seeds": 25, "other_seeds": 5, "group": 5,
-        "certified": 2, "certify_seconds": 15.0, "directions": 256, "farthest": 1e8,
+        "certified": 2, "time_budget": 15.0, "directions": 256, "farthest": 1e8,
     },
     quick={
-        "rows": 320, "seeds": 2, "other_seeds": 2, "group": 2, "certified": 1, "certify_seconds": 1.0, "epochs": 3,
+        "rows": 320, "seeds": 2, "other_seeds": 2, "group": 2, "certified": 1, "time_budget": 1.0, "epochs": 3,
         "directions": 32,
     },
     run=run,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from farfield.kernels import mlp
 from farfield.ntk import empirical_ntk
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
-from farfield.papers.p1.fig2_finite import Placement, network
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers.p1.fig2_finite import NormPlacement, network
 from farfield.report import Figure, Panel, Series, Table
 
 
@@ -23,7 +23,7 @@ def run(
     *,
     progress: Progress,
     seed: int,
-    networks: Mapping[str, Placement],
+    networks: Mapping[str, NormPlacement],
     activation: str,
     depth: int,
     bias_var: float,
@@ -31,7 +31,7 @@ def run(
     seeds: int,
     half_width: float,
     points: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Relative distance ‖Θ̂ − Θ‖/‖Θ‖ on a grid for every width, of ``seeds`` networks of each kind."""
     grid = torch.linspace(-half_width, half_width, points, dtype=torch.float64)[:, None]
     shape = {"depth": depth, "activation": activation, "bias_var": bias_var}
@@ -50,7 +50,9 @@ def run(
             rows.append(torch.stack(draws))
         found[name] = torch.stack(rows)  # (widths, seeds)
     verdicts = [_rate(name, widths, distances) for name, distances in found.items()]
-    return Outcome(tuple(verdicts), _numbers(found, widths), _figure(found, widths), _table(found, widths))
+    return ExperimentResult(
+        tuple(verdicts), _numbers(found, widths), _figure(found, widths), _table(found, widths)
+    )
 
 
 def _root_mean_square(distances: Tensor) -> Tensor:

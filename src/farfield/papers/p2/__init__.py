@@ -1,6 +1,7 @@
 """P2: activation and normalisation drive Gram matrices to the identity; what training leaves of that.
 
-Holds: one module per figure or table. May import: everything below papers, and transformers in one place.
+Holds: one module per figure or table.
+May import: data, errors, gaussian, geometry, learn, nn, papers, report, _intervals; transformers in one place.
 Never: fetches data or weights.
 """
 

@@ -17,7 +17,7 @@ from farfield.gaussian import isometry_strength
 from farfield.learn import Training, train
 from farfield.nn import MLP
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._trained import Images, Stages, accuracy, floor, images, network, stages
 from farfield.report import Figure, Panel, Series
 
@@ -26,7 +26,7 @@ TIMES = ("initialisation", "trained")
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingEffect:
     """One network: what held-out batches show before and after its training, and how that went.
 
     ``before`` and ``after`` by the number of rows that a Gram matrix compares.
@@ -54,7 +54,7 @@ def run(
     compared: Sequence[int],
     batches: int,
     precision: str,
-) -> Outcome:
+) -> ExperimentResult:
     """Train one network of each activation; gaps of held-out batches after every part of every layer.
 
     ``compared``: how many rows a Gram matrix has, each with ``batches`` batches of its own.
@@ -80,7 +80,7 @@ def run(
         f"{batch_size}, products in {precision}. Bands: smallest and largest of {batches} batches. Dotted: the gap "
         "of as many independent Gaussian rows."
     )
-    return Outcome(
+    return ExperimentResult(
         tuple(v for f in found for v in _verdicts(f)),
         {f.activation: _numbers(f) for f in found}
         | {"gaussian_rows": {n: floor(n, width - 1) for n in compared}},
@@ -112,14 +112,14 @@ def _trained(
     seed: int,
     checkpoint: Path,
     progress: Progress,
-) -> Trained:
+) -> TrainingEffect:
     model = network(data.x.shape[1], name, width, depth, seed)
     before = _measured(model, held_out)
     done = train(
         [model], data.x, data.y, training=training, seeds=[seed], checkpoint=checkpoint, progress=progress
     )
     after = done.models[0]
-    return Trained(
+    return TrainingEffect(
         name,
         before,
         _measured(after, held_out),
@@ -128,7 +128,7 @@ def _trained(
     )
 
 
-def _verdicts(found: Trained) -> list[ClaimVerdict]:
+def _verdicts(found: TrainingEffect) -> list[ClaimVerdict]:
     name = found.activation
     out = [
         ClaimVerdict(
@@ -179,7 +179,7 @@ def _range(values: Tensor) -> str:
     return f"{float(values.min()):.3g} and {float(values.max()):.3g}"
 
 
-def _panel(found: Trained, n: int, least: float) -> Panel:
+def _panel(found: TrainingEffect, n: int, least: float) -> Panel:
     series = []
     for c, (time, measured) in enumerate(zip(TIMES, (found.before, found.after), strict=True)):
         batches = measured[n]
@@ -195,7 +195,7 @@ def _panel(found: Trained, n: int, least: float) -> Panel:
     return Panel(title, "layer", "isometry gap −log I", tuple(series), y_scale="log")
 
 
-def _numbers(found: Trained) -> dict[str, Any]:
+def _numbers(found: TrainingEffect) -> dict[str, Any]:
     return {
         "losses": digits(found.losses),
         "held_out_accuracy": found.accuracy,

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
-from farfield.geometry import gram, predict_gap
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.geometry import gram
+from farfield.geometry.bounds import predict_gap
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, chance_level, measured, simulate
 from farfield.report import Figure, Panel, Series
 
@@ -26,7 +27,7 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Finite-width gaps with 95% bands; exact mean field, corrected Theorem 4, the printed constant, both rates."""
     traces = simulate(
         [Layering(a) for a in activations],
@@ -107,7 +108,7 @@ def run(
     caption = (
         f"n = {n} inputs, width {width}, LayerNorm after the activation, input degeneracy {degeneracy:g}."
     )
-    return Outcome(
+    return ExperimentResult(
         tuple(verdicts), numbers, Figure("Isometry gap through depth", tuple(panels), caption, columns=3)
     )
 

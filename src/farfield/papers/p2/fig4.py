@@ -5,14 +5,14 @@ Run: ``farfield reproduce p2.fig4``
 
 from __future__ import annotations
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
 
 def run(
     *, progress: Progress, seed: int, n: int, width: int, depth: int, degeneracy: float, runs: int
-) -> Outcome:
+) -> ExperimentResult:
     """Gap through depth for He1 (the identity), He2 and He3."""
     names = {"identity": "He₁ (linear)", "he2": "He₂", "he3": "He₃"}
     traces = simulate(
@@ -44,7 +44,7 @@ def run(
         ),
     )
     panel = Panel("LayerNorm after the activation", "layer ℓ", "isometry gap −log I", series, y_scale="log")
-    return Outcome(
+    return ExperimentResult(
         verdicts,
         {label: band(t.gap)[0].tolist() for label, t in zip(names.values(), traces, strict=True)},
         Figure(

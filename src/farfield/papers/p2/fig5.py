@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farfield.gaussian import mean_field_constants
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -23,7 +23,7 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Gap through depth, projection always on, centring on and off."""
     layerings = [Layering(a, center=c) for a in activations for c in ("layer", "none")]
     traces = simulate(
@@ -65,7 +65,7 @@ def run(
             )
         numbers[name] = {"with": band(with_)[0].tolist(), "without": band(without)[0].tolist()}
     caption = f"n = {n}, width {width}, projection on, {runs} runs, 95% bands."
-    return Outcome(tuple(verdicts), numbers, Figure("Centring", tuple(panels), caption))
+    return ExperimentResult(tuple(verdicts), numbers, Figure("Centring", tuple(panels), caption))
 
 
 EXPERIMENT = Experiment(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -24,7 +24,7 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Gap through depth, mean-field centring always on, projection on and off."""
     layerings = [Layering(a, center="mean_field", project=p) for a in activations for p in ("layer", "none")]
     traces = simulate(
@@ -59,7 +59,7 @@ def run(
         )
         numbers[name] = {"with": band(with_)[0].tolist(), "without": band(without)[0].tolist()}
     caption = f"n = {n}, width {width}, centred by c₀, {runs} runs, 95% bands."
-    return Outcome(tuple(verdicts), numbers, Figure("Projection", tuple(panels), caption))
+    return ExperimentResult(tuple(verdicts), numbers, Figure("Projection", tuple(panels), caption))
 
 
 EXPERIMENT = Experiment(

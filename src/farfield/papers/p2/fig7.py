@@ -15,7 +15,7 @@ from farfield._intervals import mean_interval
 from farfield.gaussian import isometry_strength
 from farfield.learn import Training, train
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._correlation import chance, pearson, spearman
 from farfield.papers.p2._trained import images, network
 from farfield.report import Figure, Panel, Series, Table
@@ -35,7 +35,7 @@ def run(
     lr: float,
     epochs: int,
     precision: str,
-) -> Outcome:
+) -> ExperimentResult:
     """Train every activation ``runs`` times; a run's networks share initial weights and the order of batches."""
     data = images("cifar10", rows=rows, held_out=0, seed=seed)
     betas = torch.tensor([isometry_strength(name) for name in activations], dtype=torch.float64)
@@ -65,7 +65,9 @@ def run(
         "beta": dict(zip(activations, betas.tolist(), strict=True)),
         "losses": {name: [digits(v) for v in losses[:, k]] for k, name in enumerate(activations)},
     }
-    return Outcome(tuple(verdicts(betas, losses)), numbers, figure, _table(activations, betas, losses))
+    return ExperimentResult(
+        tuple(verdicts(betas, losses)), numbers, figure, _table(activations, betas, losses)
+    )
 
 
 def verdicts(betas: Tensor, losses: Tensor) -> list[ClaimVerdict]:

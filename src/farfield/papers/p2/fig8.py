@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -25,7 +25,7 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Gap through depth with LayerNorm and with the mean replaced by c₀, projection by statistics in both."""
     layerings = [Layering(a, center=c) for a in activations for c in ("layer", "mean_field")]
     traces = simulate(
@@ -59,7 +59,7 @@ def run(
         )
         numbers[name] = {"mean": band(layer)[0].tolist(), "constant": band(constant)[0].tolist()}
     caption = f"n = {n}, width {width}, projection by layer statistics, {runs} runs, 95% bands."
-    return Outcome(
+    return ExperimentResult(
         tuple(verdicts), numbers, Figure("Centring by mean or by constant", tuple(panels), caption)
     )
 

@@ -11,7 +11,7 @@ import torch
 
 from farfield.gaussian import isometry_strength
 from farfield.geometry import gram, mean_field_gaps
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, chance_level, measured, simulate
 from farfield.report import Figure, Panel, Series
 
@@ -28,7 +28,7 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Gap through depth at several widths, c₀ subtracted, then either Project() or division by the constant."""
     layerings = [Layering(activation, "mean_field", p) for p in ("layer", "mean_field")]
     layers = tuple(float(v) for v in range(depth + 1))
@@ -79,7 +79,7 @@ def run(
     )
     caption = f"{activation}, n = {n}, {runs} runs; deviations from the mean field plus its chance level."
     figure = Figure("Projection keeps the mean field accurate", tuple(panels), caption)
-    return Outcome(verdicts, {**numbers, "deviation": drift, "widths": list(widths)}, figure)
+    return ExperimentResult(verdicts, {**numbers, "deviation": drift, "widths": list(widths)}, figure)
 
 
 EXPERIMENT = Experiment(

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 
 from farfield.gaussian import activation, isometry_strength, mean_reduced_dual, moments
-from farfield.geometry import correlation_contraction
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.geometry.bounds import correlation_contraction
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Panel, Series
 
 
-def run(*, progress: Progress, seed: int, activations: Sequence[str], points: int) -> Outcome:
+def run(*, progress: Progress, seed: int, activations: Sequence[str], points: int) -> ExperimentResult:
     """σ̄(ρ)/σ̄(1) on [0, 1]; the seed plays no part."""
     rho = torch.linspace(0.0, 1.0, points, dtype=torch.float64)
     series, verdicts, numbers = [], [], {}
@@ -43,7 +43,7 @@ def run(*, progress: Progress, seed: int, activations: Sequence[str], points: in
         numbers[name] = kernel.tolist()
         progress(k + 1, len(activations))
     panel = Panel("one layer's map of a correlation", "ρ before", "σ̄(ρ)/σ̄(1) after", tuple(series))
-    return Outcome(
+    return ExperimentResult(
         tuple(verdicts), {"rho": rho.tolist(), **numbers}, Figure("Dual kernel", (panel,), columns=1)
     )
 

@@ -11,7 +11,7 @@ import torch
 
 from farfield.gaussian import isometry_strength
 from farfield.geometry import gram, lyapunov, mean_field_step
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel, Series
 
@@ -26,7 +26,7 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """γ at finite width with 95% bands, in the mean field, and the bound."""
     traces = simulate(
         [Layering(a) for a in activations],
@@ -77,7 +77,9 @@ def run(
             "mean_field": band(theory)[0].tolist(),
         }
     caption = f"n = {n}, width {width}, LayerNorm after the activation, input degeneracy {degeneracy:g}."
-    return Outcome(tuple(verdicts), numbers, Figure("Lyapunov function", tuple(panels), caption, columns=3))
+    return ExperimentResult(
+        tuple(verdicts), numbers, Figure("Lyapunov function", tuple(panels), caption, columns=3)
+    )
 
 
 EXPERIMENT = Experiment(

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -26,7 +26,7 @@ def run(
     degeneracy: float,
     runs: int,
     at: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Gap through depth at several gains; compared at layer ``at``, before chance correlations level all curves."""
     layerings = [Layering(a, gain=g) for a in activations for g in gains]
     traces = simulate(
@@ -65,7 +65,7 @@ def run(
             )
         numbers[name] = {"beta": betas, "gap": [band(t.gap)[0].tolist() for t in mine]}
     caption = f"n = {n}, width {width}, LayerNorm after the activation, {runs} runs, 95% bands."
-    return Outcome(
+    return ExperimentResult(
         tuple(verdicts), {"gains": list(gains), **numbers}, Figure("Gain", tuple(panels), caption, columns=3)
     )
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Panel, Series
 
 # lim β as α → ∞: a saturating activation becomes a step, sin and exp lose their linear part.
@@ -19,7 +19,7 @@ _LIMITS = {"sigmoid": 2.0 - 2.0 / math.pi, "tanh": 2.0 - 2.0 / math.pi, "sin": 2
 
 def run(
     *, progress: Progress, seed: int, activations: Sequence[str], largest: float, points: int, far: float
-) -> Outcome:
+) -> ExperimentResult:
     """β(α) on (0, largest]; the seed plays no part."""
     gains = tuple(largest * (i + 1) / points for i in range(points))
     series, verdicts, numbers = [], [], {}
@@ -50,7 +50,7 @@ def run(
             )
         )
     panel = Panel("σ(αx) under N(0, 1)", "gain α", "isometry strength β", tuple(series), y_range=(0.98, 2.02))
-    return Outcome(
+    return ExperimentResult(
         tuple(verdicts),
         {"gains": list(gains), **numbers},
         Figure("Isometry strength and gain", (panel,), columns=1),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import band
 from farfield.papers.p2._trained import PARTS, Stages, images, network, stages
 from farfield.report import Figure, Panel, Series
@@ -29,7 +29,7 @@ def run(
     activation: str,
     n: int,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Gaps of batches of training images, a fresh batch and fresh weights in every run."""
     found: dict[tuple[str, str], list[Stages]] = {}
     total, done = len(datasets) * len(shapes) * runs, 0
@@ -51,7 +51,7 @@ def run(
         + "."
     )
     panels = tuple(_panel(d, {s: found[d, s] for s in shapes}) for d in datasets)
-    return Outcome(
+    return ExperimentResult(
         tuple(v for (d, s), own in found.items() for v in verdicts(f"{TITLES.get(d, d)}, {s}", own)),
         {d: {s: _numbers(found[d, s]) for s in shapes} for d in datasets},
         Figure("Isometry gap through layers of varying widths", panels, caption, columns=2),

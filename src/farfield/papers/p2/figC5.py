@@ -11,7 +11,7 @@ from torch import Tensor
 
 from farfield._intervals import mean_interval
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._texts import TEXTS
 from farfield.papers.p2._tokens import PARTS, Norms, load_transformer, through
 from farfield.report import Figure, Panel, Series, Table
@@ -20,7 +20,7 @@ PLACEMENT = {"bert": "post-LN", "roberta": "post-LN", "gpt2": "pre-LN", "gpt_neo
 _WORDS = {"centre": "centring", "project": "projection", "affine": "affine", "norm": "LayerNorm"}
 
 
-def run(*, progress: Progress, seed: int, model: str, texts: int, tokens: int) -> Outcome:
+def run(*, progress: Progress, seed: int, model: str, texts: int, tokens: int) -> ExperimentResult:
     """Every text by itself through both models, in float64."""
     loaded = load_transformer(model, TEXTS[:texts], tokens=tokens, seed=seed)
     found = {}
@@ -41,7 +41,7 @@ def run(*, progress: Progress, seed: int, model: str, texts: int, tokens: int) -
         *(_gaps(name, norms) for name, norms in found.items()),
         *(_changes(name, norms) for name, norms in found.items()),
     )
-    return Outcome(
+    return ExperimentResult(
         tuple(v for name, norms in found.items() for v in verdicts(name, norms)),
         {"placement": placed, "tokens": list(found["pretrained"].tokens)}
         | {name: _numbers(norms) for name, norms in found.items()},

@@ -5,7 +5,7 @@ Run: ``farfield reproduce p2.order``
 
 from __future__ import annotations
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -20,7 +20,7 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Gap through depth for LN(σ(Wx)) and σ(LN(Wx))."""
     post, pre = simulate(
         [Layering(activation), Layering(activation, order="pre")],
@@ -37,7 +37,7 @@ def run(
         f"LN after σ: {a:.3g}; σ after LN: {b:.3g}",
     )
     caption = f"n = {n}, width {width}, {runs} runs, 95% bands."
-    return Outcome(
+    return ExperimentResult(
         (verdict,),
         {"post": band(post.gap)[0].tolist(), "pre": band(pre.gap)[0].tolist()},
         Figure("Order of activation and norm", (panel,), caption, columns=1),

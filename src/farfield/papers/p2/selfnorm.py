@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import Layering, band, measured, simulate
 from farfield.report import Figure, Panel
 
@@ -22,7 +22,7 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Gap through depth with layer centring and no projection."""
     traces = simulate(
         [Layering(a, project="none") for a in activations],
@@ -45,7 +45,7 @@ def run(
         ),
     )
     panel = Panel("centring only", "layer ℓ", "isometry gap −log I", series, y_scale="log")
-    return Outcome(
+    return ExperimentResult(
         verdicts,
         {a: band(t.gap)[0].tolist() for a, t in zip(activations, traces, strict=True)},
         Figure("Self-normalisation", (panel,), f"n = {n}, width {width}, {runs} runs, 95% bands.", columns=1),

@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Table
 
 CLOSED_FORMS: Final[dict[str, tuple[str, float]]] = {
@@ -28,7 +28,7 @@ CLOSED_FORMS: Final[dict[str, tuple[str, float]]] = {
 NUMERICAL: Final = ("sigmoid", "selu", "elu", "tanh", "softplus", "mish", "silu", "leaky_relu")
 
 
-def run(*, progress: Progress, seed: int, tolerance: float) -> Outcome:
+def run(*, progress: Progress, seed: int, tolerance: float) -> ExperimentResult:
     """Every closed form against quadrature; the seed plays no part."""
     rows: list[tuple[str, str, float, float | str]] = []
     worst = 0.0
@@ -42,7 +42,7 @@ def run(*, progress: Progress, seed: int, tolerance: float) -> Outcome:
         progress(done, len(CLOSED_FORMS) + len(NUMERICAL))
     rows.sort(key=lambda row: row[2])
     in_range = all(1.0 <= row[2] <= 2.0 for row in rows)
-    return Outcome(
+    return ExperimentResult(
         verdicts=(
             ClaimVerdict(
                 f"every closed form equals its quadrature to {tolerance:g}",

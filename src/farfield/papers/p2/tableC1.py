@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Table
 
 
@@ -33,7 +33,7 @@ FORMS: Final[dict[str, tuple[str, Callable[[float], float]]]] = {
 }
 
 
-def run(*, progress: Progress, seed: int, gains: Sequence[float], tolerance: float) -> Outcome:
+def run(*, progress: Progress, seed: int, gains: Sequence[float], tolerance: float) -> ExperimentResult:
     """Closed forms at every gain; the seed plays no part."""
     rows = []
     worst = 0.0
@@ -44,7 +44,7 @@ def run(*, progress: Progress, seed: int, gains: Sequence[float], tolerance: flo
         rows.append((f"{name}(αx)", formula, *values, error))
         progress(done, len(FORMS))
     columns = ("activation", "closed form of β", *(f"α = {a:g}" for a in gains), "largest difference")
-    return Outcome(
+    return ExperimentResult(
         verdicts=(
             ClaimVerdict(
                 f"the closed forms under gain equal quadrature to {tolerance:g}",

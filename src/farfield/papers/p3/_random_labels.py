@@ -18,7 +18,7 @@ from farfield.papers._experiment import Progress
 
 __all__ = [
     "Fitted",
-    "Problem",
+    "RandomLabels",
     "chain",
     "fit",
     "linear_accuracy",
@@ -32,7 +32,7 @@ CLASSES = 10
 
 
 @dataclass(frozen=True)
-class Problem:
+class RandomLabels:
     """Images of one dataset for several seeds, each seed with images and random labels of its own."""
 
     name: str
@@ -70,7 +70,7 @@ def whitened(x: Tensor) -> Tensor:
     return torch.where(spread > 1e-6 * spread[0], basis * len(x) ** 0.5, 0.0).to(x.dtype)
 
 
-def load_problem(name: str, *, images: int, size: int, seeds: Sequence[int]) -> Problem:
+def load_problem(name: str, *, images: int, size: int, seeds: Sequence[int]) -> RandomLabels:
     """Random training images of a dataset, shrunk to size × size, with labels drawn uniformly from ten."""
     pool = load(name).train.x
     xs, ys = [], []
@@ -80,7 +80,7 @@ def load_problem(name: str, *, images: int, size: int, seeds: Sequence[int]) -> 
         xs.append(whitened(shrunk(pool[np.sort(chosen)], size)))
         ys.append(torch.from_numpy(draw.integers(0, CLASSES, images)))
     rows = torch.arange(len(seeds) * images).reshape(len(seeds), images)
-    return Problem(name, torch.cat(xs), torch.cat(ys), rows)
+    return RandomLabels(name, torch.cat(xs), torch.cat(ys), rows)
 
 
 def linear_accuracy(x: Tensor, y: Tensor, classes: int = CLASSES) -> dict[str, float]:
@@ -165,7 +165,7 @@ class Fitted:
 
 
 def fit(
-    problem: Problem,
+    problem: RandomLabels,
     *,
     groups: int,
     depth: int,

@@ -17,10 +17,10 @@ from farfield.engine import Checkpoint, fingerprint
 from farfield.errors import PrecisionError
 from farfield.lnnet import construct, smallest_digits
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Panel, Series, Table
 
-Rule = Literal["paper", "fold"]
+FoldRule = Literal["paper", "fold"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Built:
     failed: str = ""
 
 
-def build(rule: Rule, classes: int, m: int, dimensions: int, seed: int) -> Built:
+def build(rule: FoldRule, classes: int, m: int, dimensions: int, seed: int) -> Built:
     """Random points in so many dimensions, random labels, and the network of a rule for them in float64."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(m, dimensions, generator=draw, dtype=torch.float64)
@@ -61,7 +61,7 @@ def run(
     sizes: Mapping[str, Mapping[str, Sequence[int]]],
     labellings: int,
     dimensions: int,
-) -> Outcome:
+) -> ExperimentResult:
     """Build for every rule, number of labels and m, several random labellings each."""
     todo = [
         (rule, int(classes), m, k)
@@ -83,7 +83,7 @@ def run(
         progress(len(kept), len(todo))
     built = [Built(**row) for row in kept]
     progress(len(todo), len(todo))
-    return Outcome(
+    return ExperimentResult(
         tuple(_verdicts(built)), {"problems": kept}, _figure(built, labellings, dimensions), _table(built)
     )
 

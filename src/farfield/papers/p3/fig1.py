@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from farfield.lnnet import construct, lssr, ssr
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Panel, Series
 
 
@@ -53,7 +53,7 @@ def along(points: Tensor, y: Tensor, angles: Tensor) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-def run(*, progress: Progress, seed: int, maps: int, problems: int, angles: int) -> Outcome:
+def run(*, progress: Progress, seed: int, maps: int, problems: int, angles: int) -> ExperimentResult:
     """LSSR before and after, random linear maps that try to lower it, SSR along every direction of the plane."""
     draw = torch.Generator().manual_seed(seed)
     x, y = xor()
@@ -146,7 +146,7 @@ def run(*, progress: Progress, seed: int, maps: int, problems: int, angles: int)
         "ssr_after": float(ssr(circle, y)),
     }
     progress(3, 3)
-    return Outcome(verdicts, numbers, figure)
+    return ExperimentResult(verdicts, numbers, figure)
 
 
 def _scatter(a: Tensor, b: Tensor, y: Tensor) -> tuple[Series, ...]:

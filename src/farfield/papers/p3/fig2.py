@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from farfield.lnnet import LNNet, construct, lssr
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Table, lnnet_figure
 
 
@@ -60,7 +60,7 @@ def printed_fold(t: Tensor, y: Tensor) -> Tensor:
     return t
 
 
-def run(*, progress: Progress, seed: int, problems: int) -> Outcome:
+def run(*, progress: Progress, seed: int, problems: int) -> ExperimentResult:
     """Points on an integer line with two labels, where P3's fold works; with three, where it does not; then many."""
     draw = torch.Generator().manual_seed(seed)
     line = torch.arange(8.0, dtype=torch.float64)[:, None]
@@ -128,7 +128,7 @@ def run(*, progress: Progress, seed: int, problems: int) -> Outcome:
     table = Table(("line", "runs of a label", "distinct places", "LSSR of the line"), tuple(rows))
     numbers = {"depth": net.depth, "margin": net.margin, "printed_fold_of_three_labels": wrong.tolist()}
     progress(3, 3)
-    return Outcome(verdicts, numbers, figure, table)
+    return ExperimentResult(verdicts, numbers, figure, table)
 
 
 def _followed(net: LNNet, x: Tensor, y: Tensor) -> list[tuple[str, int, int, float]]:

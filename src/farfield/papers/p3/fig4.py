@@ -17,10 +17,10 @@ from torch import Tensor
 from farfield._intervals import mean_interval
 from farfield.learn import Training
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p3._random_labels import (
     Fitted,
-    Problem,
+    RandomLabels,
     fit,
     linear_accuracy,
     linear_ceiling,
@@ -49,7 +49,7 @@ def run(
     lr: float,
     longer: int,
     judge: bool,
-) -> Outcome:
+) -> ExperimentResult:
     """Fit random labels with every kind and depth, and with a linear classifier at its optimum.
 
     ``longer`` repeats the training of the LN-Nets of middle depth with so many times the epochs; ``judge`` is for
@@ -99,7 +99,7 @@ def run(
     )
     table = Table(("images", "network", "hidden layers", "training accuracy", "final loss"), tuple(rows))
     figure = Figure("Random labels without an activation function", tuple(panels), caption, columns=2)
-    return Outcome(tuple(verdicts), numbers, figure, table)
+    return ExperimentResult(tuple(verdicts), numbers, figure, table)
 
 
 def label(groups: int) -> str:
@@ -117,7 +117,7 @@ def spread(values: Tensor) -> str:
 
 
 def _claims(
-    problem: Problem,
+    problem: RandomLabels,
     found: Results,
     ceiling: Tensor,
     groups: Sequence[int],
@@ -182,7 +182,7 @@ def _difference(a: Tensor, b: Tensor) -> str:
     return f"{float(mean):+.1f} ± {float(half):.1f} points"
 
 
-def _optimal(problem: Problem, linear: Sequence[Mapping[str, float]]) -> ClaimVerdict:
+def _optimal(problem: RandomLabels, linear: Sequence[Mapping[str, float]]) -> ClaimVerdict:
     worst = max(v["gradient"] for v in linear)
     return ClaimVerdict(
         f"{problem.name}: the linear classifier is at its optimum: no entry of softmax regression's gradient "
@@ -195,7 +195,7 @@ def _optimal(problem: Problem, linear: Sequence[Mapping[str, float]]) -> ClaimVe
     )
 
 
-def _settled(problem: Problem, short: Fitted, long: Fitted, times: int, depth: int) -> ClaimVerdict:
+def _settled(problem: RandomLabels, short: Fitted, long: Fitted, times: int, depth: int) -> ClaimVerdict:
     gain = float((long.accuracy - short.accuracy).mean())
     return ClaimVerdict(
         f"{problem.name}: the LN-Net with {depth} hidden layers has been trained long enough: {times} times the "
@@ -209,7 +209,7 @@ def _settled(problem: Problem, short: Fitted, long: Fitted, times: int, depth: i
 
 
 def _panels(
-    problem: Problem,
+    problem: RandomLabels,
     found: Results,
     ceiling: Tensor,
     groups: Sequence[int],
@@ -237,7 +237,7 @@ def _panels(
     )  # fmt: skip
 
 
-def _rows(problem: Problem, found: Results, ceiling: Tensor) -> list[tuple[Any, ...]]:
+def _rows(problem: RandomLabels, found: Results, ceiling: Tensor) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = [
         (problem.name, "linear classifier, at its optimum", 0, spread(ceiling), "")
     ]

@@ -18,10 +18,10 @@ from farfield.learn import Training
 from farfield.lnnet import curvature
 from farfield.nn import GroupedLayerNorm
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p3._random_labels import (
     Fitted,
-    Problem,
+    RandomLabels,
     fit,
     linear_accuracy,
     linear_ceiling,
@@ -50,7 +50,7 @@ def run(
     lr: float,
     points: int,
     judge: bool,
-) -> Outcome:
+) -> ExperimentResult:
     """H in closed form at random points and at those that trained networks meet; networks with one LN-G each."""
     own = [1000 * seed + s for s in range(seeds)]
     draw = torch.Generator().manual_seed(seed)
@@ -93,7 +93,7 @@ def run(
         (_bent(values, width, groups), _fitted(accuracy, ceilings, groups)), caption, columns=2,
     )  # fmt: skip
     progress(total, total)
-    return Outcome(tuple(verdicts), numbers, figure, _table(values, accuracy, width, groups))
+    return ExperimentResult(tuple(verdicts), numbers, figure, _table(values, accuracy, width, groups))
 
 
 def bends(x: Tensor, groups: Sequence[int]) -> Tensor:
@@ -110,7 +110,7 @@ def equal_spread(width: int, groups: int) -> float:
 
 
 @torch.no_grad()
-def _before_norm(model: nn.Module, problem: Problem, points: int) -> Tensor:
+def _before_norm(model: nn.Module, problem: RandomLabels, points: int) -> Tensor:
     assert isinstance(model, nn.Sequential)
     result: Tensor = model[0](problem.x[problem.rows[0][:points]])
     return result.double()

@@ -18,7 +18,7 @@ from farfield._intervals import mean_interval
 from farfield.data import load
 from farfield.learn import Training, predict_all, train
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, Outcome, Progress
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p3._networks import Convolutions, Encoder
 from farfield.papers.p3._random_labels import shifted, shrunk
 from farfield.papers.p3.fig4 import spread
@@ -29,7 +29,7 @@ Build = Callable[[int, int], nn.Module]
 
 
 @dataclass(frozen=True)
-class _Task:
+class _ImageTask:
     """Networks of one architecture and the images that they see."""
 
     name: str
@@ -68,7 +68,7 @@ def run(
     batch_size: int,
     lr: float,
     judge: bool,
-) -> Outcome:
+) -> ExperimentResult:
     """Train every architecture with groups of every size, several seeds each, and compare on test images.
 
     ``judge`` is for full sizes: after a short training accuracies say nothing.
@@ -103,7 +103,7 @@ def run(
         for name, of in found.items()
     }
     progress(total, total)
-    return Outcome(tuple(verdicts), numbers, figure, _table(found))
+    return ExperimentResult(tuple(verdicts), numbers, figure, _table(found))
 
 
 def label(size: int) -> str:
@@ -118,7 +118,7 @@ def _tasks(
     test: int,
     channels: tuple[int, ...],
     encoder: Mapping[str, int],
-) -> list[_Task]:
+) -> list[_ImageTask]:
     first, second, third = channels
     rows = torch.stack(
         [torch.from_numpy(np.random.default_rng([s, 23]).choice(pool, images, replace=False)) for s in own]
@@ -136,9 +136,9 @@ def _tasks(
         return lambda size, s: Convolutions((first, second, third), size=size, activation=activation, seed=s)
 
     return [
-        _Task("convolutions, ReLU", convolutions(True), colour, colours, rows, test),
-        _Task("convolutions, no activation", convolutions(False), colour, colours, rows, test),
-        _Task(
+        _ImageTask("convolutions, ReLU", convolutions(True), colour, colours, rows, test),
+        _ImageTask("convolutions, no activation", convolutions(False), colour, colours, rows, test),
+        _ImageTask(
             "transformer", lambda size, s: Encoder(14, 14, size=size, seed=s, **encoder), grey, greys, rows, test
         ),
     ]  # fmt: skip

@@ -1,7 +1,8 @@
 """Interval rules, one operator family per file.
 
-Holds: for each operator, where each entry of its value lies, given where its operands' entries lie. May import: the
-intervals and registry of ``certify.intervals``, the profiles of growth. Never: looks at a whole program.
+Holds: for each operator, where each entry of its value lies, given where its operands' entries lie.
+May import: certify.intervals, gaussian, graph.
+Never: looks at a whole program.
 """
 
 from __future__ import annotations

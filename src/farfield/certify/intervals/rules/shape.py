@@ -55,7 +55,7 @@ CUTTING = (
     "triu",
     "copy",
 )
-ORDERED = ("max_pool", "adaptive_max_pool", "amax", "amin", "floor", "ceil", "round", "trunc")
+ORDERED = ("max_pool", "adaptive_max_pool", "amax", "amin")
 OTHERS = ("item", "pixel_shuffle", "pixel_unshuffle", "slice_scatter", "select_scatter")
 for _name in (*RESHAPING, *CUTTING, *ORDERED, *OTHERS):
     register_interval_rule(_name, moved)

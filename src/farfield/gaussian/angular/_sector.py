@@ -17,8 +17,8 @@ from torch import Tensor
 from farfield._typing import Float
 from farfield.errors import PrecisionError
 from farfield.gaussian._activation import Activation
-from farfield.gaussian._angular_series import Parity
 from farfield.gaussian._quadrature import legendre_rule
+from farfield.gaussian.angular._series import Parity
 
 __all__ = ["SectorRule", "line_rule"]
 

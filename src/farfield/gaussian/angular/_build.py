@@ -13,10 +13,10 @@ from torch import Tensor
 from farfield._typing import Float
 from farfield.errors import PrecisionError
 from farfield.gaussian._activation import Activation
-from farfield.gaussian._angular_common import slope_at
-from farfield.gaussian._angular_sector import SectorRule, line_rule
-from farfield.gaussian._angular_series import Parity, angle_nodes, parity_of, to_coefficients, to_means
-from farfield.gaussian._angular_table import Bilinear, LogRange, TableDual
+from farfield.gaussian.angular._common import slope_at
+from farfield.gaussian.angular._sector import SectorRule, line_rule
+from farfield.gaussian.angular._series import Parity, angle_nodes, parity_of, to_coefficients, to_means
+from farfield.gaussian.angular._table import Bilinear, LogRange, TableDual
 
 __all__ = ["table_dual"]
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from farfield._typing import Float
 from farfield.errors import InvalidValueError
 from farfield.gaussian._activation import Activation
-from farfield.gaussian._angular_base import AngularDual, like
-from farfield.gaussian._angular_series import Parity, basis, fold, unfold
+from farfield.gaussian.angular._base import AngularDual, like
+from farfield.gaussian.angular._series import Parity, basis, fold, unfold
 
 __all__ = ["Bilinear", "LogRange", "TableDual"]
 

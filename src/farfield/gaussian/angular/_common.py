@@ -11,11 +11,11 @@ from torch import Tensor
 
 from farfield.errors import InvalidValueError
 from farfield.gaussian._activation import Activation
-from farfield.gaussian._angular_base import AngularDual, refuse_slope
-from farfield.gaussian._angular_series import AngleSeries, angle_nodes, fit_series, parity_of
 from farfield.gaussian._dual import dual_slope
 from farfield.gaussian._moments import moments
 from farfield.gaussian._pair import Factor, derivative_factor, pair_expectation, value_factor
+from farfield.gaussian.angular._base import AngularDual, refuse_slope
+from farfield.gaussian.angular._series import AngleSeries, angle_nodes, fit_series, parity_of
 
 __all__ = ["CommonDual", "common_dual", "slope_at"]
 

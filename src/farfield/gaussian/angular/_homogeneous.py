@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from farfield.gaussian._activation import Activation
-from farfield.gaussian._angular_base import AngularDual, like, refuse_slope
-from farfield.gaussian._angular_series import AngleSeries, Parity, fit_series, unfold
 from farfield.gaussian._closed_forms import one_sided_power_integral
+from farfield.gaussian.angular._base import AngularDual, like, refuse_slope
+from farfield.gaussian.angular._series import AngleSeries, Parity, fit_series, unfold
 
 __all__ = ["PowerDual", "RampDual", "homogeneous_dual"]
 

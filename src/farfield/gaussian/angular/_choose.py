@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError
-from farfield.gaussian._angular_base import AngularDual
-from farfield.gaussian._angular_build import table_dual
-from farfield.gaussian._angular_common import common_dual
-from farfield.gaussian._angular_homogeneous import homogeneous_dual
 from farfield.gaussian._registry import ActivationLike, activation
+from farfield.gaussian.angular._base import AngularDual
+from farfield.gaussian.angular._build import table_dual
+from farfield.gaussian.angular._common import common_dual
+from farfield.gaussian.angular._homogeneous import homogeneous_dual
 
 __all__ = ["angular_dual"]
 

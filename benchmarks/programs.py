@@ -1,0 +1,188 @@
+"""Random programs, networks and forgeries by the thousand: what leaks, what is wrong, what is refused.
+
+    python -m benchmarks.programs --count 3000 --seed 0 [--out programs.jsonl] [--shrink]
+    python -m benchmarks.programs --singles
+    python -m benchmarks.programs --networks 1000
+    python -m benchmarks.programs --forgeries 5000
+
+Each program of ``tests/programs`` (each module stack of ``tests/certify/networks.py``) is audited, certified,
+attacked, verified, forged and compared with its horizon; mpmath decides what is close. With ``--out`` every outcome
+is a line of that file, and a second run goes on where the first one stopped. The summary is JSON on stdout, progress
+on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from certify.networks import attack as attack_network
+from certify.networks import network
+from farfield import certify, verify_certificate
+from farfield._provenance import provenance
+from farfield.certify import CertificateError
+from programs.examine import Outcome, Settings, examine, plan_fails, refusal_kind
+from programs.forgeries import false_claims
+from programs.generator import random_plan, singles
+from programs.shrink import shrink
+
+KINDS = (
+    "leak",
+    "wrong verdict",
+    "accepted forgery",
+    "refused certificate",
+    "announced refusal",
+    "crash",
+    "horizon",
+)
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    row = asdict(outcome)
+    for fault, said in zip(outcome.faults, row["faults"], strict=True):
+        said["key"] = fault.key
+    return row
+
+
+def program_row(seed: int, settings: Settings, small: bool) -> dict[str, Any]:
+    """One program; its faults with a minimal program each, where that is wanted."""
+    plan = random_plan(seed)
+    outcome = examine(plan.write(), seed, settings)
+    row = _row(outcome)
+    for fault, said in zip(outcome.faults, row["faults"], strict=True):
+        if small and fault.kind != "announced refusal":
+            least = shrink(plan, lambda p, key=fault.key: plan_fails(p, key, seed, settings), tries=40)
+            said["program"] = least.write().body()
+    return row
+
+
+def network_row(seed: int, settings: Settings, _: bool = False) -> dict[str, Any]:
+    """One module stack: certified, attacked, verified, forged."""
+    model, dim, what = network(seed, largest=128, deepest=4)
+    outcome = Outcome(seed, True, verdict="BOUNDED", cause=what)
+    certificate = certify(model, torch.zeros(1, dim, dtype=torch.float64), time_budget=settings.seconds)
+    low, high = attack_network(model, dim, seed)
+    lower, upper = certificate.lower.reshape(-1), certificate.upper.reshape(-1)
+    if bool((high > upper).any() or (low < lower).any()):
+        outcome.add(
+            "leak", f"{what}: [{lower.tolist()}, {upper.tolist()}] but [{low.tolist()}, {high.tolist()}]"
+        )
+    outcome.tightness, outcome.method = float(((upper - lower) / (high - low)).max()), certificate.method
+    try:
+        verify_certificate(model, certificate)
+    except CertificateError as error:
+        outcome.add(refusal_kind(certificate, error), str(error)[:200])
+    for done, forged, *_ in false_claims(
+        certificate.to_dict(), low, high, random.Random(seed), settings.forgeries
+    ):
+        outcome.forgeries += 1
+        try:
+            verify_certificate(model, forged)
+        except CertificateError:
+            continue
+        outcome.add("accepted forgery", done)
+    return _row(outcome)
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts by kind, seeds of every fault, causes of UNKNOWN, tightness."""
+    faults = [(f["kind"], r["seed"]) for r in rows for f in r["faults"]]
+    loose = sorted(
+        r["tightness"] for r in rows if r["tightness"] is not None and math.isfinite(r["tightness"])
+    )
+    causes = Counter(
+        r["cause"].split(" at ")[0][:90] for r in rows if r["cause"] and r["verdict"] != "UNBOUNDED"
+    )
+    verdicts = Counter((str(r["bounded"]), r["verdict"]) for r in rows)
+    quantiles = (0.1, 0.5, 0.9, 0.99, 1.0)
+    return {
+        "programs": len(rows),
+        **{kind: len({s for k, s in faults if k == kind}) for kind in KINDS},
+        "seeds": {kind: sorted({s for k, s in faults if k == kind})[:30] for kind in KINDS},
+        "verdicts": {f"{by_construction} → {v}": n for (by_construction, v), n in verdicts.most_common()},
+        "unknown": dict(causes.most_common(30)),
+        "certificates": sum(bool(r["method"]) for r in rows),
+        "methods": dict(Counter(r["method"] for r in rows if r["method"])),
+        "forgeries": sum(r["forgeries"] for r in rows),
+        "tightness": {str(q): loose[min(len(loose) - 1, int(q * len(loose)))] for q in quantiles if loose},
+    }
+
+
+def rows(words: argparse.Namespace, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every outcome that is not among those found."""
+    settings = Settings(seconds=words.seconds, twins=1)
+    done = {(r["kind"], r["seed"]) for r in found}
+    jobs = [("program", s) for s in range(words.seed, words.seed + words.count)]
+    jobs += [("network", s) for s in range(words.seed, words.seed + words.networks)]
+    for kind, seed in jobs:
+        if (kind, seed) not in done:
+            make = program_row if kind == "program" else network_row
+            yield {"kind": kind, **make(seed, settings, words.shrink)}
+    for seed, (what, source) in enumerate(singles() if words.singles else ()):
+        if ("single", seed) not in done:
+            yield {"kind": "single", "what": what, **_row(examine(source, seed, settings))}
+    many = replace(settings, forgeries=25, twins=4, horizon=False)
+    earlier = [r for r in found if r["kind"] == "forgeries"]
+    forged, seed = (
+        sum(r["forgeries"] for r in earlier),
+        max([words.seed - 1, *(r["seed"] for r in earlier)]) + 1,
+    )
+    while forged < words.forgeries:
+        row = (program_row if seed % 2 else network_row)(seed, many, words.shrink)
+        forged, seed = forged + row["forgeries"], seed + 1
+        yield {"kind": "forgeries", **row}
+
+
+def main() -> None:
+    """Run what is asked for; print the summary."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=0, help="random programs")
+    parser.add_argument("--networks", type=int, default=0, help="module stacks")
+    parser.add_argument("--forgeries", type=int, default=0, help="forged certificates")
+    parser.add_argument("--singles", action="store_true", help="every operation alone")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of search for a certificate")
+    parser.add_argument("--shrink", action="store_true", help="print a minimal program for every fault")
+    parser.add_argument("--out", type=Path, help="outcomes, one a line; a second run goes on from here")
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    found: list[dict[str, Any]] = []
+    if words.out is not None and words.out.exists():
+        found = [json.loads(line) for line in words.out.read_text().splitlines()]
+    begun, total = time.monotonic(), words.count + words.networks
+    for row in rows(words, tuple(found)):
+        found.append(row)
+        if words.out is not None:
+            with words.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        for fault in row["faults"]:
+            if fault["kind"] != "announced refusal":
+                print(
+                    f"{row['kind']} {row['seed']}: {fault['kind']}: {fault['text']}\n{fault.get('program', '')}",
+                    file=sys.stderr,
+                )
+        print(
+            f"\r{len(found)}/{total or '…'} {time.monotonic() - begun:.0f} s",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+    settings = {k: str(v) for k, v in vars(words).items()}
+    print(json.dumps({**summary(found), "provenance": provenance(settings)}, indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,543 @@
+"""A dual proof checked: the Lagrangian's bound, computed from the multipliers for the program as it is read here.
+
+For multipliers as a certificate lists them, at every input and with v = (1, joint variables),
+
+    sign·f ≤ −vᵀMv + Σ_curves [sσ(z) + Tσ(z)² + Eσ(z)z − Θz² − rz] + Σ_boxes [sy + Ty²]
+
+where −vᵀMv collects c·x + Θz² + rz − sy − Ty² − Eyz + κ(ρ² − xᵀGx) − ω(Σx)² + gᵀNg: N ≥ 0 multiplies forms g ≥ 0,
+κ ≥ 0 multiplies ρ² − xᵀGx ≥ 0, and Σx = 0 within a group of a norm that centers. Every joint variable has a proved
+range X, so what rounding leaves open in M costs XᵀEX, and a diagonal D that makes M positive costs Σ D X². No number
+of the certificate but the multipliers enters.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from farfield.certify.checker._curves import Curve
+from farfield.certify.checker._ranges import Ranges
+from farfield.certify.checker._reading import Form, Layer, Reading
+from farfield.certify.checker._values import (
+    EVALUATION,
+    TINY,
+    Array,
+    CertificateError,
+    MidRad,
+    Span,
+    U,
+    gamma,
+    positive_semidefinite,
+    round_up,
+    spectral_norm,
+)
+
+__all__ = ["DualCheck", "box_maxima", "curve_maxima"]
+
+POINTS = 8192
+"""Cells of the grid on which a smooth curve's maximum is bounded."""
+LIFTS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
+"""Shares of M's diagonal that are tried as D."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Variables of the joint part: where they stand, and how a layer's value is made of them."""
+
+    columns: slice
+    inner: MidRad | None = None
+    """y = inner @ u for a norm that is parametrized by u = (x, t)."""
+    gram: MidRad | None = None
+    """uᵀ gram u = 1 then."""
+    white: MidRad | None = None
+    """{u : uᵀ gram u ≤ 1} lies in white·(unit ball)."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Multipliers of ψ(z) = sσ(z) + Tσ(z)² + Eσ(z)z − Θz² − rz, entry by entry; s is known up to ``loose``."""
+
+    s: Array
+    t: Array
+    e: Array
+    theta: Array
+    r: Array
+    loose: Array
+
+
+class DualCheck:
+    """One dual proof, laid out over the joint variables."""
+
+    def __init__(self, ranges: Ranges, output: str, unbounded: str | None, proof: Mapping[str, Any]) -> None:
+        self.proof, self.ranges = proof, ranges
+        entries = [_mapping(proof[k], k) for k in ("curves", "norms", "boxes")]
+        self.entries: dict[str, Mapping[str, Any]] = {
+            n: _mapping(e, n) for part in entries for n, e in part.items()
+        }
+        opened = {n for n, e in entries[1].items() if _mapping(e, n).get("parametrised")}
+        listed = {*entries[0], *entries[1]}
+        self.reading = Reading(ranges, output, set(entries[2]), unbounded if opened else None, listed, opened)
+        self.layers = [layer for layer in self.reading.layers if layer.kind != "input"]
+        self.sources: dict[str, Source] = {}
+        self.size = 1
+        for layer in self.layers:
+            self._place(layer)
+        self.reach: dict[str, Span] = {}
+        self.length: dict[str, float] = {}
+        self.zrange: dict[str, Span] = {}
+        for layer in self.layers:
+            self._bound(layer)
+        self.arguments = {
+            x.node.name: self._over(x.argument, x.node.name) for x in self.layers if x.kind == "curve"
+        }
+
+    def _place(self, layer: Layer) -> None:
+        name, entry = layer.node.name, self.entries[layer.node.name]
+        if layer.kind == "curve" and "t" not in entry:
+            return
+        if layer.kind == "norm" and entry.get("parametrised"):
+            inner, gram, white = self._parametrized(layer)
+            self.sources[name] = Source(slice(self.size, self.size + inner.mid.shape[1]), inner, gram, white)
+        else:
+            self.sources[name] = Source(slice(self.size, self.size + layer.size))
+        self.size = self.sources[name].columns.stop
+
+    def _parametrized(self, layer: Layer) -> tuple[MidRad, MidRad, MidRad]:
+        """(C, G, W): the norm's value is C u with uᵀGu = 1, G = CᵀC/count + ε e_t e_tᵀ, u = (x, 1)/√(…)."""
+        form, name = layer.argument, layer.node.name
+        source = next((x for x in self.reading.layers if x.kind == "input"), None)
+        if form is None or source is None or form.degree != 1 or layer.groups.shape[0] != 1 or not layer.eps:
+            raise CertificateError(
+                f"{name!r} is no norm of one group, with ε > 0, of an affine map of the input."
+            )
+        others = np.ones(len(form.value.mid), dtype=bool)
+        others[0] = others[source.columns] = False
+        if form.value.mid[others].any() or form.value.rad[others].any():
+            raise CertificateError(f"{name!r} normalizes more than an affine map of the input.")
+        matrix, offset = form.rows(source.columns.start, source.columns.stop), form.rows(0, 1)
+        both = MidRad(
+            *(
+                np.concatenate([a, b], 1)[layer.groups[0]]
+                for a, b in ((matrix.mid, offset.mid), (matrix.rad, offset.rad))
+            )
+        )
+        if layer.centered:
+            both = both + -_mean(both, 0)
+        inner = MidRad(np.zeros_like(both.mid), np.zeros_like(both.rad))
+        inner.mid[layer.groups[0]], inner.rad[layer.groups[0]] = both.mid, both.rad
+        stabilizer = np.zeros((both.mid.shape[1],) * 2)
+        stabilizer[-1, -1] = layer.eps
+        gram = (both.T @ both) * MidRad(np.full((1, 1), 1 / layer.count), np.full((1, 1), U / layer.count))
+        gram = gram + MidRad.exact(stabilizer)
+        white = _whitened(gram)
+        if white is None:
+            raise CertificateError(f"The map of the input that {name!r} normalizes is too close to singular.")
+        return inner, gram, white
+
+    def _over(self, form: Form | None, where: str, skip: frozenset[str] = frozenset()) -> MidRad:
+        """A form as rows over (1, joint variables)."""
+        if form is None or form.degree:
+            raise CertificateError(f"{where!r} is reached from the input without a bound on the way.")
+        first = form.rows(0, 1)
+        mid, rad = np.zeros((2, len(first.mid), self.size))
+        mid[:, :1], rad[:, :1] = first.mid, first.rad
+        for layer, part in self._parts(form):
+            if layer.node.name in skip:
+                continue
+            source = self.sources.get(layer.node.name)
+            if source is None:
+                raise CertificateError(
+                    f"{where!r} depends on {layer.node.name!r}, which has no t, e, s in this proof."
+                )
+            piece = part if source.inner is None else part @ source.inner
+            mid[:, source.columns], rad[:, source.columns] = piece.mid, piece.rad
+        return MidRad(mid, rad)
+
+    def _parts(self, form: Form) -> list[tuple[Layer, MidRad]]:
+        """The layers that enter a form, with their coefficients."""
+        found = []
+        for layer in self.reading.layers:
+            part = form.rows(layer.columns.start, layer.columns.stop)
+            if part.mid.any() or part.rad.any():
+                if layer.kind == "input":
+                    raise CertificateError("The input enters without a bound on the way.")
+                found.append((layer, part))
+        return found
+
+    # -- ranges ----------------------------------------------------------------------------------------------
+
+    def _bound(self, layer: Layer) -> None:
+        """Where a layer's entries lie, how long it is, and where a curve's argument lies."""
+        name = layer.node.name
+        if layer.kind == "norm":
+            self.reach[name] = (np.full(layer.size, -layer.most), np.full(layer.size, layer.most))
+            self.length[name] = layer.radius * math.sqrt(layer.groups.shape[0]) * (1 + 4 * U)
+            return
+        if layer.kind == "box":
+            lo, hi = self.ranges.of(name)
+        else:
+            assert layer.sigma is not None
+            self.zrange[name] = self._argument_range(layer)
+            lo, hi = layer.sigma.image(*self.zrange[name])
+        if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
+            raise CertificateError(f"No finite range of {name!r} could be proved.")
+        self.reach[name] = (lo, hi)
+        top = np.maximum(np.abs(lo), np.abs(hi))
+        self.length[name] = float(_lengths(MidRad.exact(top[None]))[0])
+        if layer.kind == "curve":
+            self.length[name] = min(self.length[name], self._lipschitz(layer))
+
+    def _lipschitz(self, layer: Layer) -> float:
+        """‖σ(z)‖ ≤ ‖σ(b)‖ + sup|σ′|·Σ ‖F‖₂‖y‖."""
+        assert layer.argument is not None
+        assert layer.sigma is not None
+        start = layer.sigma.value(layer.argument.rows(0, 1))
+        total = sum(spectral_norm(part) * self.length[x.node.name] for x, part in self._parts(layer.argument))
+        extra = layer.sigma.steepest * total + 2 * layer.sigma.defect * len(start.mid)
+        return (float(_lengths(start.T)[0]) + extra) * (1 + 1e-12)
+
+    def _argument_range(self, layer: Layer) -> Span:
+        """Per layer that enters the better of its length and its entries' ranges; and plain intervals."""
+        form = layer.argument
+        assert form is not None
+        start = form.rows(0, 1)
+        total = MidRad(start.mid[:, 0], start.rad[:, 0])
+        for source, part in self._parts(form):
+            name = source.node.name
+            around = _lengths(part) * self.length[name] * (1 + 4 * U)
+            if source.kind == "norm":
+                around = np.minimum(around, self._support(source, part))
+            middle = MidRad.between(*self.reach[name])
+            inner = part @ middle.reshape(-1, 1)
+            better = around < inner.rad[:, 0]
+            total = total + MidRad(
+                np.where(better, 0.0, inner.mid[:, 0]), np.where(better, around, inner.rad[:, 0])
+            )
+        lo, hi = total.span
+        plain = self.ranges.get(layer.node.operands[0])
+        if plain is not None:
+            lo, hi = np.maximum(lo, plain[0].reshape(-1)), np.minimum(hi, plain[1].reshape(-1))
+        return np.minimum(lo, hi), np.maximum(lo, hi)
+
+    def _support(self, layer: Layer, part: MidRad) -> Array:
+        """Largest row·y over a norm's image, Σ_groups ρ‖row centered‖, or over the ellipsoid that makes it."""
+        total = np.zeros(len(part.mid))
+        for group in layer.groups:
+            piece = part[:, group]
+            total = total + _lengths(piece + -_mean(piece, 1) if layer.centered else piece) * layer.radius
+        total, source = round_up(total), self.sources[layer.node.name]
+        if source.inner is None or source.white is None:
+            return total
+        return np.minimum(total, _lengths((part @ source.inner) @ source.white))
+
+    # -- the proof -------------------------------------------------------------------------------------------
+
+    def check(self, output: int, sign: float) -> float:
+        """The bound of sign·output that the multipliers prove."""
+        value = self.reading.output.value.reshape(len(self.reading.output.value.mid), -1)[
+            :, output : output + 1
+        ]
+        row = Form(MidRad(sign * value.mid, value.rad), self.reading.output.degree)
+        maxima = self._maxima(row)
+        total = math.fsum(maxima.tolist()) + len(maxima) * U * float(np.abs(maxima).sum())
+        return (self._joint(self._matrix(row)) + total) + 4 * U * abs(total)
+
+    def _weights(self, layer: Layer, row: Form) -> Weights:
+        """A curve's multipliers; the objective's own coefficients where its value is no variable."""
+        name, size = layer.node.name, layer.size
+        theta, r = (self._array(name, k, size) for k in ("theta", "r"))
+        if name in self.sources:
+            t, e, s = (self._array(name, k, size) for k in ("t", "e", "s"))
+            return Weights(s, t, e, theta, r, np.zeros(size))
+        own = row.rows(layer.columns.start, layer.columns.stop)
+        return Weights(own.mid[0], np.zeros(size), np.zeros(size), theta, r, own.rad[0])
+
+    def _array(self, name: str, key: str, size: int) -> Array:
+        return _unpack(self.entries[name].get(key), size, f"{name}.{key}")
+
+    def _maxima(self, row: Form) -> Array:
+        parts = [np.zeros(0)]
+        for layer in self.layers:
+            name = layer.node.name
+            if layer.kind == "curve":
+                assert layer.sigma is not None
+                parts.append(curve_maxima(layer.sigma, self._weights(layer, row), *self.zrange[name]))
+            elif layer.kind == "box":
+                t, s = (self._array(name, k, layer.size) for k in ("t", "s"))
+                parts.append(box_maxima(t, s, *self.reach[name]))
+        return np.concatenate(parts)
+
+    def _joint(self, matrix: MidRad) -> float:
+        """At least max −vᵀMv over the ranges of v."""
+        lowered = (matrix.mid + matrix.mid.T) / 2
+        loose = np.maximum(matrix.rad, matrix.rad.T) + 2 * U * np.abs(matrix.mid)
+        reach = self._largest()
+        open_ = float(reach @ (loose @ reach)) * (1 + 1e-12)
+        # A variable may stand on no diagonal at all: D has a share of M's size for it as well.
+        diagonal = np.abs(np.diagonal(lowered)) + 1e-3 * np.abs(lowered[0, 0]) / np.maximum(reach, TINY) ** 2
+        for lift in LIFTS:
+            extra = (lift + 4 * U * (self.size + 2) ** 2) * (diagonal + TINY)
+            extra[0] = 0.0
+            raised = lowered + np.diag(extra)
+            corner, line, inner = float(raised[0, 0]), raised[0, 1:], raised[1:, 1:]
+            try:
+                peak = float(line @ np.linalg.solve(inner, line)) if self.size > 1 else 0.0
+            except np.linalg.LinAlgError:
+                continue
+            top = peak - corner
+            price = self._price(extra)
+            for spare in (1e-13, 1e-11, 1e-9, 1e-7):
+                room = spare * (abs(peak) + abs(corner) + price) + TINY
+                raised[0, 0] = peak + room + 4 * U * (self.size + 2) ** 2 * (abs(peak) + abs(corner))
+                if math.isfinite(top) and positive_semidefinite(raised):
+                    gamma_ = float(raised[0, 0]) - corner
+                    return (gamma_ + price + open_) + 8 * U * (abs(gamma_) + abs(corner) + price + open_)
+        raise CertificateError(
+            "These multipliers bound nothing: the joint part's quadratic form is not positive."
+        )
+
+    def _largest(self) -> Array:
+        """Largest size of every entry of v."""
+        made = np.ones(self.size)
+        for layer in self.layers:
+            source = self.sources.get(layer.node.name)
+            if source is not None:
+                low, high = self.reach[layer.node.name]
+                made[source.columns] = (
+                    np.maximum(np.abs(low), np.abs(high)) if source.white is None else _lengths(source.white)
+                )
+        return made
+
+    def _price(self, extra: Array) -> float:
+        """At least Σ D x²: by every entry's range, or by the layer's length."""
+        squares, total = round_up(self._largest() ** 2 * extra), 0.0
+        for layer in self.layers:
+            source = self.sources.get(layer.node.name)
+            if source is not None:
+                part = float(squares[source.columns].sum())
+                if source.white is None:
+                    part = min(part, float(extra[source.columns].max()) * self.length[layer.node.name] ** 2)
+                total += part
+        return total * (1 + 1e-9)
+
+    def _matrix(self, row: Form) -> MidRad:
+        """M: minus the joint part is vᵀMv."""
+        size = self.size
+        total = MidRad(np.zeros((size, size)), np.zeros((size, size)))
+        one = np.zeros((1, size))
+        one[0, 0] = 1.0
+
+        def add(left: MidRad, weight: Array, right: MidRad) -> None:
+            """Σ_j weight_j left_j(v) right_j(v)."""
+            nonlocal total
+            half = left.T @ (right * MidRad.exact(weight[:, None]))
+            total = total + MidRad(
+                (half.mid + half.mid.T) / 2, (half.rad + half.rad.T) / 2 + 2 * U * np.abs(half.mid)
+            )
+
+        last = frozenset(x.node.name for x in self.layers if x.node.name not in self.sources)
+        add(MidRad.exact(one), np.array([-1.0]), self._over(row, "the output", last))
+        for layer in self.layers:
+            name = layer.node.name
+            if layer.kind == "norm":
+                total = total + self._ball(layer)
+                continue
+            ones = MidRad.exact(np.repeat(one, layer.size, 0))
+            if layer.kind == "box":
+                y = self._units(name)
+                add(y, self._array(name, "t", layer.size), y)
+                add(ones, self._array(name, "s", layer.size), y)
+                continue
+            w, z = self._weights(layer, row), self.arguments[name]
+            add(z, -w.theta, z)
+            add(ones, -w.r, z)
+            if name in self.sources:
+                y = self._units(name)
+                add(y, w.t, y)
+                add(y, w.e, z)
+                add(ones, w.s, y)
+        products, forms = self._products()
+        return total + -(forms.T @ (MidRad.exact(products) @ forms)) if products.any() else total
+
+    def _units(self, name: str) -> MidRad:
+        columns = self.sources[name].columns
+        rows = np.zeros((columns.stop - columns.start, self.size))
+        rows[:, columns] = np.eye(columns.stop - columns.start)
+        return MidRad.exact(rows)
+
+    def _ball(self, layer: Layer) -> MidRad:
+        """κ(xᵀGx − ρ²) + ω(Σx)² of every group."""
+        name, entry, source = layer.node.name, self.entries[layer.node.name], self.sources[layer.node.name]
+        kappa, omega = (_numbers(entry[k], len(layer.groups), f"{k} of {name}") for k in ("kappa", "omega"))
+        if (kappa < 0).any():
+            raise CertificateError(f"κ of {name!r} is negative: {kappa.min():.3g}.")
+        if omega.any() and (source.gram is not None or not layer.centered):
+            raise CertificateError(f"ω of {name!r} stands for no constraint: its variables do not sum to 0.")
+        mid, rad = np.zeros((2, self.size, self.size))
+        if source.gram is not None:
+            inner = source.gram * MidRad.exact(kappa[None])
+            mid[source.columns, source.columns], rad[source.columns, source.columns] = inner.mid, inner.rad
+            mid[0, 0] = -kappa[0]
+            return MidRad(mid, rad)
+        for group, k, o in zip(layer.groups, kappa, omega, strict=True):
+            places = np.ix_(source.columns.start + group, source.columns.start + group)
+            mid[places] = o + k * np.eye(len(group))
+            rad[places] = 4 * U * (abs(o) + k) * np.eye(len(group))
+        mid[0, 0] = -float(kappa.sum()) * layer.count
+        rad[0, 0] = gamma(len(kappa) + 4) * float(kappa.sum()) * layer.count
+        return MidRad(mid, rad)
+
+    def _products(self) -> tuple[Array, MidRad]:
+        """(N, the forms it multiplies): 1, t of every parametrized norm, then the listed forms of curves."""
+        one = np.zeros((1, self.size))
+        one[0, 0] = 1.0
+        rows = [MidRad.exact(one)]
+        for source in self.sources.values():
+            if source.gram is not None:
+                t = np.zeros((1, self.size))
+                t[0, source.columns.stop - 1] = 1.0
+                rows.append(MidRad.exact(t))
+        by_name = {x.node.name: x for x in self.layers if x.kind == "curve"}
+        for name, *given in self.proof["forms"]:
+            layer = by_name.get(name)
+            if layer is None or layer.sigma is None or name not in self.sources:
+                raise CertificateError(
+                    f"A form is listed for {name!r}, which is no activation among the variables."
+                )
+            a, b, c = (float(v) for v in _numbers(given, 3, f"a form of {name}"))
+            least = layer.sigma.true_form(a, b, c)
+            if least is None:
+                raise CertificateError(
+                    f"{a}·y + {b}·z + {c} ≥ 0 isn't known to hold for {layer.node.op} ({name})."
+                )
+            made = self.arguments[name] * MidRad.exact(np.full((1, 1), b)) + self._units(name) * MidRad.exact(
+                np.full((1, 1), a)
+            )
+            rows.append(made + MidRad.exact(least * np.repeat(one, layer.size, 0)))
+        forms = MidRad(np.concatenate([r.mid for r in rows]), np.concatenate([r.rad for r in rows]))
+        count = len(forms.mid)
+        products = _unpack(self.proof["products"], count * count, "products", "<f4").reshape(count, count)
+        if (products < 0).any():
+            raise CertificateError(f"Products of forms have a negative weight: {products.min():.3g}.")
+        return (products + products.T) / 2, forms
+
+
+# -- one-dimensional maxima ----------------------------------------------------------------------------------
+
+
+def curve_maxima(sigma: Curve, w: Weights, lo: Array, hi: Array) -> Array:
+    """At least the maximum of ψ over [lo, hi].
+
+    A piecewise linear σ makes ψ a parabola on each piece. For another, on a grid of width h, ψ exceeds the larger of
+    its values at the ends of a cell by at most sup|ψ″|·h²/8.
+    """
+    low, high = sigma.image(lo, hi)
+    y_top, z_top = np.maximum(np.abs(low), np.abs(high)), np.maximum(np.abs(lo), np.abs(hi))
+    s_top = np.abs(w.s) + w.loose
+    size = (s_top + np.abs(w.t) * y_top + np.abs(w.e) * z_top) * y_top + (
+        np.abs(w.theta) * z_top + np.abs(w.r)
+    ) * z_top
+    unsure = s_top + 2 * np.abs(w.t) * y_top + np.abs(w.e) * z_top
+    slack = 64 * U * size + w.loose * y_top + unsure * sigma.defect
+    knots = [lo, *(np.clip(k, lo, hi) for k, _ in sigma.kinks), hi]
+    best = np.full_like(lo, -math.inf)
+    if sigma.piecewise:
+        extra = np.zeros_like(lo)
+        for (slope, shift), (a, b) in zip(sigma.piecewise, pairwise(knots), strict=True):
+            square = w.t * slope * slope + w.e * slope - w.theta
+            line = w.s * slope + 2 * w.t * slope * shift + w.e * shift - w.r
+            vertex = np.clip(np.where(square < 0, -line / (2 * np.where(square < 0, square, -1.0)), a), a, b)
+            for z in (a, b, vertex):
+                reached = (square * z + line) * z + (w.s + w.t * shift) * shift
+                best = np.maximum(best, np.where((b > a) | (lo == hi), reached, -math.inf))
+            steep = abs(slope) * z_top + abs(shift)
+            extra = np.maximum(extra, (s_top + np.abs(w.t) * steep + np.abs(w.e) * z_top) * 4 * steep)
+        return best + round_up(slack + 256 * U * (size + extra))
+    bend = (
+        unsure * sigma.second
+        + 2 * np.abs(w.t) * sigma.steepest**2
+        + 2 * np.abs(w.e) * sigma.steepest
+        + 2 * np.abs(w.theta)
+    )
+    share = max(2, POINTS // (len(knots) - 1))
+    s, t, e, theta, r = (v[:, None] for v in (w.s, w.t, w.e, w.theta, w.r))
+    for a, b in pairwise(knots):
+        z = np.clip(a[:, None] + (b - a)[:, None] * np.linspace(0.0, 1.0, share + 1), a[:, None], b[:, None])
+        y = sigma.at(z)
+        step = (b - a) / share + 4 * U * z_top
+        met = ((s + t * y + e * z) * y - (theta * z + r) * z).max(1)
+        best = np.maximum(best, met + bend * step * step / 8 * (1 + 1e-12))
+    return best + round_up(slack + unsure * EVALUATION * (1 + z_top + y_top))
+
+
+def box_maxima(t: Array, s: Array, lo: Array, hi: Array) -> Array:
+    """At least the maximum of ty² + sy over [lo, hi]."""
+    vertex = np.clip(np.where(t < 0, -s / (2 * np.where(t < 0, t, -1.0)), lo), lo, hi)
+    best = np.maximum.reduce([(t * y + s) * y for y in (lo, hi, vertex)])
+    top = np.maximum(np.abs(lo), np.abs(hi))
+    made: Array = best + round_up(64 * U * (np.abs(t) * top + np.abs(s)) * top)
+    return made
+
+
+# -- small things --------------------------------------------------------------------------------------------
+
+
+def _mean(value: MidRad, axis: int) -> MidRad:
+    count = value.mid.shape[axis]
+    loss = gamma(count + 4) * np.abs(value.mid).mean(axis, keepdims=True) + value.rad.mean(
+        axis, keepdims=True
+    )
+    return MidRad(value.mid.mean(axis, keepdims=True), round_up(loss))
+
+
+def _lengths(rows: MidRad) -> Array:
+    """‖row‖₂, rounded up."""
+    return np.sqrt(round_up((rows.top**2).sum(1))) * (1 + 4 * U)
+
+
+def _whitened(gram: MidRad) -> MidRad | None:
+    """W with {u : uᵀGu ≤ 1} inside W·(unit ball): W ≈ G^{-1/2}/√(1 − δ), ‖I − WᵀGW‖ ≤ δ; ``None`` if singular."""
+    scale = np.exp2(-np.round(0.5 * np.log2(np.maximum(np.diagonal(gram.mid), TINY))))
+    try:
+        root = scale[:, None] * np.linalg.inv(np.linalg.cholesky(scale[:, None] * gram.mid * scale)).T
+    except np.linalg.LinAlgError:
+        return None
+    miss = MidRad.exact(root.T.copy()) @ (gram @ MidRad.exact(root)) + -MidRad.exact(np.eye(len(root)))
+    delta = float(round_up(miss.top.sum(1)).max())
+    if not delta < 0.5:
+        return None
+    grown = root / math.sqrt(1.0 - delta)
+    return MidRad(grown, 8 * U * np.abs(grown))
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CertificateError(f"{where} of a dual proof is a table, not {type(value).__name__}.")
+    return value
+
+
+def _unpack(text: Any, count: int, where: str, kind: str = "<f8") -> Array:
+    """A stored array of known length, all of it finite; nothing longer is unpacked."""
+    width = np.dtype(kind).itemsize
+    try:
+        raw = zlib.decompressobj().decompress(base64.b64decode(text), count * width + 1)
+        values = np.frombuffer(raw, dtype=kind).astype(np.float64)
+    except (ValueError, TypeError, zlib.error) as error:
+        raise CertificateError(f"The array {where} can't be read: {error}.") from None
+    if values.size != count or not np.isfinite(values).all():
+        raise CertificateError(f"The array {where} needs {count} finite numbers.")
+    return values
+
+
+def _numbers(values: Any, count: int, where: str) -> Array:
+    made = np.array([float(v) for v in values])
+    if made.size != count or not np.isfinite(made).all():
+        raise CertificateError(f"{where} needs {count} finite numbers, it has {made.size}.")
+    return made

@@ -1,0 +1,337 @@
+"""Certificates checked from the model and the stored numbers alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from farfield.certify._hash import model_hash
+from farfield.certify.checker._cells import CellsCheck
+from farfield.certify.checker._dual import DualCheck
+from farfield.certify.checker._ranges import Ranges
+from farfield.certify.checker._softmax import DIFFERENCES, difference_program, probability_bound
+from farfield.certify.checker._values import CertificateError, Span
+from farfield.graph import Program, capture
+
+__all__ = ["check_program", "proof_reader", "uncheckable", "verify_certificate"]
+
+SPARE = 1e-9
+"""A bound computed here may exceed the stated one by this much of max(1, |bound|)."""
+WITNESS = 1e-6
+"""A witness's value in float64 may differ from the stored one, or pass a bound, by this much of max(1, |value|)."""
+LONGEST = 1 << 24
+"""Entries of an input that a certificate may ask for."""
+
+
+def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool:
+    """Check a certificate from the model and the stored numbers alone.
+
+    Nothing that found a bound is trusted. A certificate stands when the model is the one it was made for, every bound
+    it publishes follows from its proofs by this checker's own arithmetic, and no bound is passed by a witness.
+
+    Parameters
+    ----------
+    model
+        What the certificate speaks of.
+    certificate
+        A path, the plain data, or an object with ``to_dict()``.
+    inputs
+        Example inputs to capture the model with; zeros of the certificate's ``input_shape`` by default.
+
+    Returns
+    -------
+    bool
+        ``True``; whatever is wrong raises.
+
+    Raises
+    ------
+    CertificateError
+        Where a check fails, or the certificate is not written as one. The bound of a proof computed here may exceed
+        the stated one by 1e-9·max(1, |bound|); published bounds may not be below what is proved here.
+    """
+    data = _read(certificate)
+    if inputs is None:
+        inputs = _zeros(data)
+        try:
+            program = capture(model, inputs, dynamic_batch=False)
+        except Exception as error:
+            raise CertificateError(
+                f"The model does not run on the certificate's input_shape: {error}"
+            ) from error
+    else:
+        example = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
+        program = capture(model, example, dynamic_batch=False)
+    return check_program(program, data)
+
+
+def check_program(program: Program, certificate: Any) -> bool:
+    """The same for a program that is captured already."""
+    data = _read(certificate)
+    try:
+        with np.errstate(all="ignore"), torch.no_grad():
+            return _check(program, data)
+    except CertificateError:
+        raise
+    except Exception as error:  # whatever a malformed certificate leads to is a refusal
+        raise CertificateError(
+            f"The certificate is not written as one: {type(error).__name__}: {error}."
+        ) from error
+
+
+def proof_reader(
+    program: Program, output: str, domain: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any]], float]:
+    """Proof ↦ the bound of sign·f that it establishes by this checker's arithmetic; ranges are computed once."""
+    checker = _Checker(program, output, *_domain(program, domain))
+
+    def read(proof: Mapping[str, Any]) -> float:
+        with np.errstate(all="ignore"), torch.no_grad():
+            return checker.proved(proof)[2]
+
+    return read
+
+
+def uncheckable(program: Program, output: str, domain: Mapping[str, Any] | None = None) -> str | None:
+    """The operator of this program that keeps its output from being re-checked, in words; ``None`` if all is well.
+
+    Known before anything is searched: it asks only whether this checker's plain intervals reach the output.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> uncheckable(capture(nn.LayerNorm(3), torch.zeros(1, 3), dynamic_batch=False), "output") is None
+    True
+    """
+    try:
+        lo, hi = Ranges(program, _domain(program, domain or {"kind": "all"})[0]).of(output)
+    except CertificateError as error:
+        return str(error)
+    if np.isfinite(lo).all() and np.isfinite(hi).all():
+        return None
+    return "The independent checker proves no finite range of the output."
+
+
+# -- the data ------------------------------------------------------------------------------------------------
+
+
+def _read(certificate: Any) -> Mapping[str, Any]:
+    if isinstance(certificate, str | Path):
+        try:
+            certificate = json.loads(Path(certificate).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise CertificateError(f"{str(certificate)!r} can't be read as JSON: {error}.") from error
+    elif hasattr(certificate, "to_dict"):
+        certificate = certificate.to_dict()
+    if not isinstance(certificate, Mapping) or certificate.get("format") != "farfield-certificate/1":
+        raise CertificateError("This is no certificate of the format farfield-certificate/1.")
+    return certificate
+
+
+def _zeros(data: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    try:
+        made = []
+        for shape, kind in zip(data["input_shape"], data["input_dtype"], strict=True):
+            sizes = [int(d) for d in shape]
+            dtype = getattr(torch, str(kind).removeprefix("torch."))
+            if not isinstance(dtype, torch.dtype) or min(sizes, default=0) < 0 or math.prod(sizes) > LONGEST:
+                raise ValueError(f"no input has shape {sizes} and type {kind}")
+            made.append(torch.zeros(sizes, dtype=dtype))
+        return tuple(made)
+    except Exception as error:
+        raise CertificateError(
+            f"input_shape and input_dtype are not written as they should be: {error}."
+        ) from error
+
+
+def _number(value: Any, where: str) -> float:
+    """A number, or "inf" and "-inf" as JSON has them."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise CertificateError(f"{where} is a number, not {value!r:.40}.")
+    made = float(value)
+    if math.isnan(made):
+        raise CertificateError(f"{where} is not a number.")
+    return made
+
+
+def _listed(value: Any, where: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise CertificateError(f"{where} is a list, not {type(value).__name__}.")
+    return value
+
+
+def _domain(program: Program, domain: Mapping[str, Any]) -> tuple[dict[str, Span], str | None]:
+    """(ranges of the real inputs, the one that runs through all of ℝⁿ)."""
+    real = [spec for spec in program.inputs if spec.kind == "real"]
+    kind = domain["kind"]
+    if kind in ("all", "halfspace"):  # what holds everywhere holds in a half-space
+        return {}, real[0].name if len(real) == 1 else None
+    if kind != "box" or not real:
+        raise CertificateError(
+            "A certificate's domain is all inputs, a half-space, or a box of the real inputs."
+        )
+    ends = [
+        np.array([_number(v, f"the box's {k} end") for v in _listed(domain[k], k)])
+        for k in ("lower", "upper")
+    ]
+    shapes = [tuple(int(d) for d in spec.shape) for spec in real]
+    total = sum(math.prod(s) for s in shapes)
+    if any(e.size != total for e in ends) or not (ends[0] <= ends[1]).all():
+        raise CertificateError(f"The box needs {total} lower ends, each at most the upper one.")
+    made, begin = {}, 0
+    for spec, shape in zip(real, shapes, strict=True):
+        part = slice(begin, begin + math.prod(shape))
+        made[spec.name] = (ends[0][part].reshape(shape), ends[1][part].reshape(shape))
+        begin = part.stop
+    return made, None
+
+
+# -- the checks ----------------------------------------------------------------------------------------------
+
+
+def _check(program: Program, data: Mapping[str, Any]) -> bool:
+    digest = model_hash(program)
+    if digest != data["model_hash"]:
+        raise CertificateError(
+            f"The model is not the certificate's: its hash is {digest}, not {data['model_hash']}."
+        )
+    output = data["output"]
+    if output not in program.outputs:
+        raise CertificateError(f"The program has no output {output!r}; it has {', '.join(program.outputs)}.")
+    confined, unbounded = _domain(program, data["domain"])
+    size = math.prod(int(d) for d in program.node(output).shape)
+    bounds = {
+        s: [_number(v, f"{s}[{i}]") for i, v in enumerate(_listed(data[s], s))] for s in ("lower", "upper")
+    }
+    if any(len(side) != size for side in bounds.values()):
+        raise CertificateError(
+            f"{output!r} has {size} entries; the certificate bounds another number of them."
+        )
+    _check_witnesses(program, data, bounds, confined)
+    proved = _Checker(program, output, confined, unbounded).all(_listed(data["proofs"], "proofs"))
+    for index in range(size):
+        for side, published in (("upper", bounds["upper"][index]), ("lower", -bounds["lower"][index])):
+            found = proved.get((index, side), math.inf)
+            if published < found:
+                raise CertificateError(
+                    f"The {side} bound of entry {index} is not proved: {published:.12g} is published, {found:.12g} "
+                    "is proved (both of sign·f)."
+                )
+    return True
+
+
+def _check_witnesses(
+    program: Program,
+    data: Mapping[str, Any],
+    bounds: Mapping[str, Sequence[float]],
+    confined: Mapping[str, Span],
+) -> None:
+    """Stored values are values of the program, at inputs of the domain, and no bound is passed by one."""
+    if any(spec.kind != "real" for spec in program.inputs):
+        return
+    output, listed = data["output"], data.get("witnesses") or {}
+    for side in ("lower", "upper"):
+        for index, witness in enumerate(listed.get(side) or ()):
+            if witness.get("point") is None:
+                continue
+            point = np.array([_number(v, "a witness's point") for v in witness["point"]])
+            value = float(
+                program.evaluate(*_inputs(program, point, confined), keep=[output])[output].reshape(-1)[index]
+            )
+            stored, allowed = _number(witness["value"], "a witness's value"), WITNESS * max(1.0, abs(value))
+            if not abs(value - stored) <= allowed:
+                raise CertificateError(
+                    f"The witness of {side}[{index}] reaches {value:.12g}, not {stored:.12g}."
+                )
+            low, high = bounds["lower"][index], bounds["upper"][index]
+            if not low - allowed <= value <= high + allowed:
+                raise CertificateError(
+                    f"Entry {index} attains {value:.12g}, outside the published [{low:.12g}, {high:.12g}]."
+                )
+            attained = data.get(f"attained_{side}")
+            if attained is not None:
+                claimed = _number(attained[index], f"attained_{side}[{index}]")
+                if (claimed > value + allowed) if side == "upper" else (claimed < value - allowed):
+                    raise CertificateError(
+                        f"attained_{side}[{index}] is {claimed:.12g}; its witness reaches {value:.12g}."
+                    )
+
+
+def _inputs(program: Program, point: Any, confined: Mapping[str, Span]) -> list[torch.Tensor]:
+    """One tensor per input from their entries, flattened and joined."""
+    given, begin = [], 0
+    for spec in program.inputs:
+        shape = tuple(int(d) for d in spec.shape)
+        part = point[begin : begin + math.prod(shape)]
+        begin += math.prod(shape)
+        if part.size != math.prod(shape):
+            raise CertificateError(f"A witness's point has {point.size} entries, too few for the inputs.")
+        low, high = (
+            e.reshape(-1) for e in confined.get(spec.name, (np.array(-math.inf), np.array(math.inf)))
+        )
+        loose = WITNESS * np.maximum(1.0, np.abs(part))
+        if not ((part >= low - loose) & (part <= high + loose)).all():
+            raise CertificateError("A witness lies outside the certificate's box.")
+        given.append(torch.from_numpy(part.reshape(shape)))
+    return given
+
+
+class _Checker:
+    """Proofs about one output of one program over one domain."""
+
+    def __init__(
+        self, program: Program, output: str, confined: dict[str, Span], unbounded: str | None
+    ) -> None:
+        self.program, self.output, self.confined, self.unbounded = program, output, confined, unbounded
+        self.ranges = Ranges(program, confined)
+        self.size = math.prod(int(d) for d in program.node(output).shape)
+
+    def all(self, proofs: Sequence[Any]) -> dict[tuple[int, str], float]:
+        """(entry, side) → the bound of sign·f that the proofs establish; a proof that states more is refused."""
+        best: dict[tuple[int, str], float] = {}
+        for number, proof in enumerate(proofs):
+            try:
+                index, side, found = self.proved(proof)
+                bound = _number(proof["bound"], "its bound")
+                if not found <= bound + SPARE * max(1.0, abs(bound)):
+                    raise CertificateError(
+                        f"it states {bound:.12g} and proves {found:.12g}: {found - bound:.3g} more."
+                    )
+            except CertificateError as error:
+                raise CertificateError(f"Proof {number}: {error}") from error
+            best[index, side] = min(best.get((index, side), math.inf), found)
+        return best
+
+    def proved(self, proof: Any) -> tuple[int, str, float]:
+        """(entry, side, bound of sign·f)."""
+        if not isinstance(proof, Mapping):
+            raise CertificateError(f"a proof is a table, not {type(proof).__name__}.")
+        index, side, kind = proof["output"], proof["side"], proof["kind"]
+        if type(index) is not int or not 0 <= index < self.size or side not in ("upper", "lower"):
+            raise CertificateError(f"there is no entry {index!r}, side {side!r}.")
+        sign = 1.0 if side == "upper" else -1.0
+        if kind == "interval":
+            lo, hi = self.ranges.of(self.output)
+            return index, side, float(hi[index] if sign > 0 else -lo[index])
+        if kind == "dual":
+            return index, side, DualCheck(self.ranges, self.output, self.unbounded, proof).check(index, sign)
+        if kind == "cells":
+            if proof["output_index"] != index or proof["sign"] != sign:
+                raise CertificateError("its cells are of another entry or side than it says.")
+            bound = _number(proof["bound"], "its bound")
+            cells = CellsCheck(self.ranges, self.output, self.confined, self.unbounded, index, sign)
+            return index, side, cells.check(proof, bound + SPARE / 2 * max(1.0, abs(bound)))
+        if kind == "softmax":
+            differences = difference_program(self.program, self.output)
+            if differences is None:
+                raise CertificateError("the output is no softmax over all its entries.")
+            inner = _Checker(differences, DIFFERENCES, self.confined, self.unbounded)
+            proved = inner.all(_listed(proof["differences"], "differences"))
+            rows = {row: bound for (row, upper), bound in proved.items() if upper == "upper"}
+            return index, side, probability_bound(rows, self.size, index, sign)
+        raise CertificateError(f"there is no kind of proof named {kind!r}.")

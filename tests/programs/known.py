@@ -1,0 +1,61 @@
+"""Faults that random programs found and that wait to be mended, each with the smallest program that shows it.
+
+Entries go when their fault is mended: a test that expects them to fail says so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from programs.generator import Source
+
+__all__ = ["KNOWN", "Known"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A fault class: its kind, what its text looks like, and a program."""
+
+    name: str
+    kind: str
+    pattern: str
+    shapes: tuple[tuple[int, ...], ...]
+    parts: tuple[str, ...]
+    lines: tuple[str, ...]
+    bounded: bool | None = True
+    single_row: bool = False
+
+    def covers(self, kind: str, text: str) -> bool:
+        """Whether a fault is of this class."""
+        return kind == self.kind and re.search(self.pattern, text) is not None
+
+    def source(self) -> Source:
+        """The program."""
+        size = {True: "bounded", False: "grows", None: "open"}[self.bounded]
+        names = ("x", "y", "z")[: len(self.shapes)]
+        return Source(names, self.shapes, self.parts, self.lines, size, False, self.single_row)  # type: ignore[arg-type]
+
+
+KNOWN: tuple[Known, ...] = (
+    Known(
+        "the checker's arithmetic gets a number where it says it takes an array",
+        "crash",
+        "TypeCheckError .*_range_arithmetic",
+        ((3,),),
+        ("self.p0 = draw(nn.Linear(3, 4), 1, 1.0)",),
+        ("return F.layer_norm(self.p0(x), (4,)) + 1.5",),
+    ),
+    Known(
+        "the checker does not prove the joint part of a dual where a norm has a bias or a number is added",
+        "refused certificate",
+        "joint part",
+        ((3,),),
+        (
+            "self.p0 = draw(nn.Linear(3, 4), 1, 1.0)",
+            "self.p1 = draw(nn.LayerNorm(4), 2, 1.0)",
+            "self.p2 = draw(nn.Linear(4, 1), 3, 1.0)",
+        ),
+        ("return self.p2(torch.relu(self.p1(self.p0(x))) + 0.5) + 1.5",),
+    ),
+)
