@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from farfield.learn import StableMLPClassifier as StableMLPClassifier
     from farfield.learn import StableMLPRegressor as StableMLPRegressor
     from farfield.ntk import empirical_ntk as empirical_ntk
+    from farfield.repair import repair as repair
 
 __version__ = "0.1.0.dev0"
 
@@ -44,6 +45,7 @@ _LAZY = {
     "audit": "farfield.audit",  # callable: see _callable_module
     "verify_certificate": "farfield.certify:verify_certificate",
     "certify": "farfield.certify",  # callable, as audit
+    "repair": "farfield.repair",  # callable, as audit
     "horizon": "farfield.growth:horizon",
     "empirical_ntk": "farfield.ntk:empirical_ntk",
     "kernels": "farfield.kernels",

@@ -19,6 +19,7 @@ from farfield.cli import (
     kernel,
     lnnet,
     ntk,
+    repair,
     reproduce,
     verify,
 )
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("audit")(audit.audit)
 app.command("audit-all")(audit_all.audit_all)
+app.command("repair")(repair.repair)
 app.command("certify")(certify.certify)
 app.command("verify")(verify.verify)
 app.command("activations")(activations.activations)

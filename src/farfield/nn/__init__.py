@@ -1,7 +1,7 @@
 """The torch modules the papers need.
 
-Holds: LayerNorm in its two parts, grouped and mean-field norms, activations as modules, a head of known range, the
-MLP builder.
+Holds: LayerNorm in its two parts, grouped and mean-field norms, activations as modules, protections that are the
+identity where data were seen (FeatureClamp, NormCap, RangeHead), the MLP builder.
 May import: errors, gaussian.
 Never: trains, analyses or loads anything.
 """
@@ -9,7 +9,9 @@ Never: trains, analyses or loads anything.
 from __future__ import annotations
 
 from farfield.nn._elementwise import Elementwise, activation_module
+from farfield.nn._feature_clamp import FeatureClamp
 from farfield.nn._mlp import MLP, MLPSpec, ScaledLinear
+from farfield.nn._norm_cap import NormCap
 from farfield.nn._norms import (
     Center,
     GroupedLayerNorm,
@@ -24,11 +26,13 @@ __all__ = [
     "MLP",
     "Center",
     "Elementwise",
+    "FeatureClamp",
     "GroupedLayerNorm",
     "LayerNorm",
     "MLPSpec",
     "MeanFieldCenter",
     "MeanFieldProject",
+    "NormCap",
     "Project",
     "RangeHead",
     "ScaledLinear",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,10 @@ class RangeHead(nn.Module):
     Parameters
     ----------
     low, high
-        The interval, low < high.
+        The interval, low < high: numbers, or tensors that broadcast against a row (then they are buffers).
     knee
-        δ as a share of high − low, in (0, ½]: where the bend begins, counted from either end.
+        δ as a share of high − low, in [0, ½]: where the bend begins, counted from either end. 0 is a plain clamp,
+        which also sends NaN to the middle; with a bend NaN stays NaN, so that a fault in training is seen.
 
     Examples
     --------
@@ -35,23 +36,46 @@ class RangeHead(nn.Module):
     tensor([-1.0000,  0.5000,  2.5000,  3.0000])
     """
 
-    def __init__(self, low: float, high: float, *, knee: float = 0.1) -> None:
+    def __init__(self, low: float | Tensor, high: float | Tensor, *, knee: float = 0.1) -> None:
         super().__init__()
-        if not -math.inf < low < high < math.inf:
+        ends = torch.as_tensor(low), torch.as_tensor(high)
+        if not bool((torch.isfinite(ends[0]) & torch.isfinite(ends[1]) & (ends[0] < ends[1])).all()):
             raise InvalidValueError(f"A range is [low, high] with finite low < high, got [{low}, {high}].")
-        if not 0.0 < knee <= 0.5:
+        if not 0.0 <= knee <= 0.5:
             raise InvalidValueError(
                 f"The knee is a share of the range between 0 and ½ (at ½ only the middle is kept), got {knee!r}."
             )
-        self.low, self.high, self.knee = float(low), float(high), float(knee)
+        self.knee = float(knee)
+        if isinstance(low, Tensor) or isinstance(high, Tensor):
+            self.register_buffer("low", ends[0].detach().clone())
+            self.register_buffer("high", ends[1].detach().clone())
+        else:
+            self.low, self.high = float(low), float(high)
+
+    low: Any
+    high: Any
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
-        delta = self.knee * (self.high - self.low)
-        kept = x.clamp(self.low + delta, max(self.high - delta, self.low + delta))
+        low, high = self.low, self.high
+        if isinstance(low, Tensor):
+            low, high = low.to(x.dtype), high.to(x.dtype)
+        if self.knee == 0.0:
+            return torch.where(torch.isnan(x), (low + high) / 2, x).clamp(low, high)
+        delta = self.knee * (high - low)
+        inner = high - delta
+        kept = x.clamp(
+            low + delta,
+            torch.maximum(inner, low + delta) if isinstance(low, Tensor) else max(inner, low + delta),
+        )
         bent = kept + delta * torch.tanh((x - kept) / delta)
-        return bent.clamp(self.low, self.high)  # a sum of rounded parts may end one unit outside
+        return bent.clamp(low, high)  # a sum of rounded parts may end one unit outside
 
     def extra_repr(self) -> str:
         """What print shows."""
-        return f"{self.low:g}, {self.high:g}, knee={self.knee:g}"
+        ends = (
+            f"{self.low:g}, {self.high:g}"
+            if isinstance(self.low, float)
+            else f"outputs={tuple(self.low.shape)}"
+        )
+        return f"{ends}, knee={self.knee:g}"

@@ -1,0 +1,116 @@
+"""Calibration rows as batches of arguments, streamed and never held."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from farfield.errors import InvalidValueError
+
+__all__ = ["Batches", "Call"]
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and named arguments of one call of the model."""
+
+
+class Batches:
+    """Data in any of the forms people have, as calls of the model; can be gone through several times.
+
+    Parameters
+    ----------
+    data
+        A tensor of rows, a tuple or dictionary of tensors with one row each, a DataLoader, or any iterable of
+        batches in one of these forms that can be iterated again. Of a batch ``(x, y)`` as many parts are taken as
+        the model's ``forward`` needs, so labels are left out.
+    model
+        Whose arguments they are.
+    size
+        Rows in a batch, where ``data`` is whole.
+    """
+
+    def __init__(self, data: Any, model: nn.Module, size: int = 1024) -> None:
+        self._data, self._size = data, size
+        self._count = _needed(model)
+        if isinstance(data, Iterator):
+            raise InvalidValueError(
+                "data is gone through more than once, and an iterator ends after the first time. Pass a DataLoader, "
+                "a list of batches, or the tensors themselves."
+            )
+
+    def __iter__(self) -> Iterator[Call]:
+        data = self._data
+        whole = isinstance(data, Tensor | Mapping) or (
+            isinstance(data, tuple) and bool(data) and all(isinstance(part, Tensor) for part in data)
+        )
+        for batch in self._pieces(data) if whole else data:
+            yield self._call(batch, whole)
+
+    def _pieces(self, data: Any) -> Iterable[Any]:
+        parts = (
+            [data] if isinstance(data, Tensor) else list(data.values() if isinstance(data, Mapping) else data)
+        )
+        lengths = {len(part) for part in parts}
+        if len(lengths) != 1 or not lengths - {0}:
+            raise InvalidValueError(
+                f"Every tensor holds the same rows, at least one; their lengths are {sorted(lengths)}."
+            )
+        for start in range(0, lengths.pop(), self._size):
+            stop = start + self._size
+            if isinstance(data, Tensor):
+                yield data[start:stop]
+            elif isinstance(data, Mapping):
+                yield {name: part[start:stop] for name, part in data.items()}
+            else:
+                yield tuple(part[start:stop] for part in data)
+
+    def _call(self, batch: Any, whole: bool) -> Call:
+        if isinstance(batch, Tensor):
+            return (batch,), {}
+        if isinstance(batch, Mapping):
+            return (), dict(batch)
+        if isinstance(batch, Sequence):
+            return tuple(batch if whole else batch[: self._count]), {}
+        raise InvalidValueError(
+            f"A batch is a tensor, a tuple or a dictionary of tensors, not {type(batch).__name__}."
+        )
+
+    def first(self) -> Call:
+        """The first row of the first batch."""
+        for args, kwargs in self:
+            return tuple(_row(a) for a in args), {name: _row(value) for name, value in kwargs.items()}
+        raise InvalidValueError("data holds no rows.")
+
+
+def _row(value: Any) -> Any:
+    return value[:1] if isinstance(value, Tensor) and value.ndim else value
+
+
+def _needed(model: nn.Module) -> int:
+    """How many positional arguments ``forward`` needs."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return max(1, sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters))
+
+
+def rows_of(call: Call) -> int:
+    """Number of rows in a batch."""
+    args, kwargs = call
+    return next((len(v) for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.ndim), 0)
+
+
+def floating(call: Call) -> dict[int | str, Tensor]:
+    """Position or name → tensor, for the real-valued arguments."""
+    args, kwargs = call
+    pairs = [*enumerate(args), *kwargs.items()]
+    return {k: v for k, v in pairs if isinstance(v, Tensor) and v.is_floating_point() and v.ndim}
+
+
+@torch.no_grad()
+def run(model: nn.Module, call: Call) -> Any:
+    """The model on one batch."""
+    args, kwargs = call
+    return model(*args, **kwargs)

@@ -1,0 +1,126 @@
+"""Protections put into a copy of a model by hooks: same class, same weights under the same names."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+__all__ = ["PREFIX", "Insertion", "inserted_into", "without_insertions"]
+
+PREFIX = "farfield_repair"
+"""Name of the submodule that holds what was inserted."""
+Place = Literal["input", "hidden", "output"]
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """One protection and where it stands.
+
+    Parameters
+    ----------
+    place
+        ``"input"``, ``"hidden"`` or ``"output"``.
+    at
+        Name or position of the argument; path of the submodule; name of the output.
+    module
+        A :class:`~farfield.nn.FeatureClamp`, :class:`~farfield.nn.NormCap`, :class:`~farfield.nn.RangeHead` or a
+        norm.
+    """
+
+    place: Place
+    at: str
+    module: nn.Module
+
+    @property
+    def key(self) -> str:
+        """Name among the inserted modules."""
+        return f"{self.place}_{self.at}_{type(self.module).__name__}".replace(".", "_")
+
+    def __str__(self) -> str:
+        where = {"input": f"input {self.at}", "hidden": f"behind {self.at}", "output": f"output {self.at}"}
+        return f"{type(self.module).__name__} at {where[self.place]}"
+
+
+class Inserted(nn.ModuleDict):
+    """The protections of a repaired model; called by a container that calls its children in turn, the identity."""
+
+    def forward(self, value: Any) -> Any:
+        """What came in."""
+        return value
+
+
+class _Inputs:
+    """A forward pre-hook that sends arguments through their protections."""
+
+    def __init__(self, modules: Mapping[str, list[nn.Module]]) -> None:
+        self.modules = dict(modules)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args = tuple(self._through(str(i), a) for i, a in enumerate(args))
+        return args, {name: self._through(name, value) for name, value in kwargs.items()}
+
+    def _through(self, name: str, value: Any) -> Any:
+        for protection in self.modules.get(name, ()):
+            value = protection(value)
+        return value
+
+
+class _Outputs:
+    """A forward hook that sends what a module returns through protections, tensor by tensor."""
+
+    def __init__(self, modules: Mapping[int, list[nn.Module]]) -> None:
+        self.modules = dict(modules)
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        number = iter(range(1 << 30))
+
+        def through(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            for protection in self.modules.get(next(number), ()):
+                leaf = protection(leaf)
+            return leaf
+
+        return tree_map(through, output)
+
+
+def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Module:
+    """A deep copy of the model with the protections in place; the model given is not touched."""
+    made = without_insertions(model)
+    holder = Inserted()
+    inputs: dict[str, list[nn.Module]] = {}
+    outputs: dict[str, dict[int, list[nn.Module]]] = {}
+    for insertion in insertions:
+        module = copy.deepcopy(insertion.module)
+        holder[insertion.key] = module
+        if insertion.place == "input":
+            inputs.setdefault(insertion.at, []).append(module)
+        elif insertion.place == "hidden":
+            outputs.setdefault(insertion.at, {}).setdefault(0, []).append(module)
+        else:
+            outputs.setdefault("", {}).setdefault(int(insertion.at), []).append(module)
+    if insertions:
+        made.add_module(PREFIX, holder)
+    if inputs:
+        made.register_forward_pre_hook(_Inputs(inputs), with_kwargs=True)
+    for path, modules in outputs.items():
+        made.get_submodule(path).register_forward_hook(_Outputs(modules))
+    return made.train(model.training)
+
+
+def without_insertions(model: nn.Module) -> nn.Module:
+    """A deep copy of the model without what a repair put in."""
+    made = copy.deepcopy(model)
+    for module in made.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for name in [n for n, hook in hooks.items() if isinstance(hook, _Inputs | _Outputs)]:
+                del hooks[name]
+                module._forward_pre_hooks_with_kwargs.pop(name, None)
+    if PREFIX in made._modules:
+        del made._modules[PREFIX]
+    return made

@@ -1,0 +1,125 @@
+"""How much: limits of the three protections from what the calibration rows show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from farfield.nn import FeatureClamp, NormCap, RangeHead
+from farfield.repair._batches import Batches, floating, rows_of, run
+from farfield.repair._insert import Insertion
+from farfield.repair._statistics import FeatureStatistics, UpperQuantile
+
+__all__ = ["DEVIATIONS", "Observed", "feature_insertions", "observe", "output_tensors", "range_insertions"]
+
+DEVIATIONS = 5.0
+"""A feature is trusted to this many standard deviations, or to what was seen where that is wider."""
+_MARGIN = 1e-5
+"""Limits lie outside what was met by this much of it: a batch of another size rounds differently."""
+
+
+def observe_inputs(batches: Batches) -> tuple[dict[str, FeatureStatistics], int]:
+    """Argument → its statistics, and the number of rows; no forward pass."""
+    found: dict[str, FeatureStatistics] = {}
+    rows = 0
+    for call in batches:
+        rows += rows_of(call)
+        for name, tensor in floating(call).items():
+            found.setdefault(str(name), FeatureStatistics()).add(tensor)
+    return found, rows
+
+
+def feature_insertions(
+    statistics: Mapping[str, FeatureStatistics], dtypes: Mapping[str, torch.dtype], *, soft: bool
+) -> list[Insertion]:
+    """One clamp for every real-valued argument."""
+    made = []
+    for name, seen in statistics.items():
+        low = torch.minimum(seen.low, seen.mean - DEVIATIONS * seen.deviation).to(dtypes[name])
+        high = torch.maximum(seen.high, seen.mean + DEVIATIONS * seen.deviation).to(dtypes[name])
+        center = seen.mean.to(dtypes[name]).clamp(low, high)
+        made.append(Insertion("input", name, FeatureClamp(low, high, center=center, soft=soft)))
+    return made
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a forward pass over the rows showed: hidden sizes by submodule, and every output's range."""
+
+    sizes: Mapping[str, UpperQuantile]
+    outputs: tuple[FeatureStatistics, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+
+def cap_axes(value: Tensor) -> tuple[int, ...]:
+    """The axes a size is taken over: features of a row or token, everything of an image."""
+    return (-1,) if value.ndim <= 3 else tuple(range(1 - value.ndim, 0))
+
+
+def observe(
+    model: nn.Module, batches: Batches, paths: Sequence[str], centers: Mapping[str, Tensor] | None = None
+) -> Observed:
+    """One forward pass over all rows. Sizes behind a submodule are the largest over the places of a row."""
+    sizes = {path: UpperQuantile() for path in paths}
+    outputs: list[FeatureStatistics] = []
+    dtypes: list[torch.dtype] = []
+    handles = []
+    for path in paths:
+
+        def measure(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
+            away = output if centers is None else output - centers[path]
+            size = torch.linalg.vector_norm(away.to(torch.float64), 2, cap_axes(output))
+            sizes[path].add(size.reshape(len(size), -1).amax(-1))
+
+        handles.append(model.get_submodule(path).register_forward_hook(measure))
+    try:
+        for call in batches:
+            for number, tensor in enumerate(output_tensors(run(model, call))):
+                if number == len(outputs):
+                    outputs.append(FeatureStatistics())
+                    dtypes.append(tensor.dtype)
+                outputs[number].add(tensor if tensor.ndim else tensor[None])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Observed(sizes, tuple(outputs), tuple(dtypes))
+
+
+def output_tensors(value: Any) -> list[Tensor]:
+    """The tensors a model returned, in order."""
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def cap_insertion(
+    path: str, sizes: UpperQuantile, keep: float, axes: Sequence[int], *, soft: bool
+) -> Insertion:
+    """A cap behind a submodule that leaves at least ``keep`` of the rows alone."""
+    radius = sizes.at_least(keep) * (1.0 + _MARGIN)
+    return Insertion("hidden", path, NormCap(max(radius, 1e-30), axes=axes, soft=soft))
+
+
+def range_insertions(
+    outputs: Sequence[FeatureStatistics], dtypes: Sequence[torch.dtype], *, soft: bool
+) -> list[Insertion]:
+    """One head for every floating output: the range of the predictions, a hair wider."""
+    made = []
+    for number, (seen, dtype) in enumerate(zip(outputs, dtypes, strict=True)):
+        if not dtype.is_floating_point:
+            continue
+        room = _MARGIN * torch.maximum(seen.high - seen.low, torch.maximum(seen.low.abs(), seen.high.abs()))
+        room = room.clamp_min(1e-30)
+        low, high = seen.low - room, seen.high + room
+        knee = 0.0
+        if soft:  # the bend lies outside what was seen
+            knee = 0.1
+            width = (high - low) * knee / (1 - 2 * knee)
+            low, high = low - width, high + width
+        head = RangeHead(low.to(dtype), high.to(dtype), knee=knee)
+        made.append(Insertion("output", str(number), head))
+    return made

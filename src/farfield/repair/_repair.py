@@ -1,0 +1,400 @@
+"""``repair``: a trained model made bounded, the same where its data are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from farfield.audit import Audit, audit
+from farfield.errors import FarfieldError, InvalidValueError
+from farfield.growth import Status, analyse
+from farfield.nn import FeatureClamp, NormCap, RangeHead
+from farfield.repair._batches import Batches, Call, floating, run
+from farfield.repair._change import Change, FarRow, far_rows, measure_change
+from farfield.repair._distill import distilled_norm
+from farfield.repair._insert import Insertion, inserted_into, without_insertions
+from farfield.repair._places import hidden_cut
+from farfield.repair._protections import (
+    cap_axes,
+    cap_insertion,
+    feature_insertions,
+    observe,
+    observe_inputs,
+    range_insertions,
+)
+from farfield.repair._statistics import UpperQuantile
+
+__all__ = ["Method", "Repair", "RepairError", "repair"]
+
+Method: TypeAlias = Literal["auto", "features", "cap", "range", "soft", "norm"]
+_METHODS = ("auto", "features", "cap", "range", "soft", "norm")
+_WIDENINGS = 8
+
+
+class RepairError(FarfieldError, RuntimeError):
+    """A model can't be repaired as asked; the message gives the numbers and what to try."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A repaired model and what the repair did.
+
+    Parameters
+    ----------
+    model
+        A new module of the same class. Every old key of ``state_dict`` is there with its old value (except after
+        ``method="norm"``, which trains); inserted buffers have the prefix ``farfield_repair``.
+    inserted
+        What was put where, in the order of computation; empty if the model was bounded already.
+    before, after
+        Audits.
+    change
+        What changed on the calibration rows.
+    far
+        Outputs before and after, far from the rows and with each single feature broken.
+    example
+        The first calibration row, as the model is called.
+    """
+
+    model: nn.Module
+    inserted: tuple[Insertion, ...]
+    before: Audit
+    after: Audit
+    change: Change
+    far: tuple[FarRow, ...]
+    method: str
+    keep: float
+    example: Call = field(repr=False)
+
+    def undo(self) -> nn.Module:
+        """The model as it was, as a copy."""
+        return without_insertions(self.model)
+
+    def certificate(self, time_budget: float = 60.0, **options: Any) -> Any:
+        """Bounds of the repaired model for every input; see :func:`farfield.certify`."""
+        from farfield.certify import certify
+
+        return certify(self.model, self._arguments(), time_budget=time_budget, **options)
+
+    def save(self, path: str | Path) -> None:
+        """Write the repaired model: ``.pt2`` (the whole program), ``.safetensors`` or ``.pt`` (its state dict)."""
+        place = Path(path)
+        if place.suffix == ".pt2":
+            args, kwargs = self.example
+            torch.export.save(
+                torch.export.export(copy.deepcopy(self.model).eval(), args, kwargs or None), place
+            )
+        elif place.suffix == ".safetensors":
+            from farfield.errors import MissingExtraError
+
+            try:
+                from safetensors.torch import save_model
+            except ImportError as error:
+                raise MissingExtraError("Writing safetensors", "safetensors", "certify") from error
+            save_model(self.model, str(place))
+        elif place.suffix in (".pt", ".pth"):
+            torch.save(self.model.state_dict(), place)
+        else:
+            raise InvalidValueError(
+                f"A repaired model is written to .pt2, .safetensors or .pt, not {place.suffix!r}."
+            )
+
+    def patch(self) -> str:
+        """The lines a person would write to get the same, with the numbers."""
+        lines = ["import torch", "from farfield.nn import FeatureClamp, NormCap, RangeHead", ""]
+        for insertion in self.inserted:
+            where = {
+                "input": f"# on argument {insertion.at}, before anything else",
+                "hidden": f"# on what {insertion.at!r} returns",
+                "output": f"# on output {insertion.at}, last of all",
+            }[insertion.place]
+            lines += [where, f"{insertion.key} = {_source(insertion.module)}"]
+        return "\n".join(lines) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "method": self.method,
+            "keep": self.keep,
+            "before": self.before.verdict.name,
+            "after": self.after.verdict.name,
+            "inserted": [{"place": i.place, "at": i.at, "module": repr(i.module)} for i in self.inserted],
+            "change": self.change.to_dict(),
+            "far": [row.to_dict() for row in self.far],
+        }
+
+    def _arguments(self) -> Any:
+        args, kwargs = self.example
+        return kwargs or args
+
+    def __str__(self) -> str:
+        if not self.inserted:
+            return (
+                "Nothing was inserted: the model is bounded already, for every input. "
+                "farfield certify gives the numbers."
+            )
+        words = [f"{self.before.verdict.name} → {self.after.verdict.name}."]
+        paths = [v.paths[0] for v in self.before.report.verdicts if v.input is None and v.paths]
+        if paths:
+            words.append(f"Wrong before: the output grows without limit along {paths[0]}.")
+        words.append("Put in: " + "; ".join(_described(i) for i in self.inserted) + ".")
+        words.append(str(self.change))
+        heads = [i.module for i in self.inserted if isinstance(i.module, RangeHead)]
+        if heads and isinstance(heads[0].low, Tensor):
+            low, high = min(float(h.low.min()) for h in heads), max(float(h.high.max()) for h in heads)
+            words.append(f"For every input the output now stays in [{low:.4g}, {high:.4g}].")
+        worst = [row for row in self.far if row.feature is None]
+        if worst:
+            row = worst[-1]
+            words.append(
+                f"At {row.scale:.0e} times the rows: largest |output| {row.before:.3g} → {row.after:.3g}."
+            )
+        broken = [row for row in self.far if row.feature is not None]
+        if broken:
+            row = max(broken, key=lambda r: r.before)
+            words.append(f"With feature {row.feature} broken: {row.before:.3g} → {row.after:.3g}.")
+        return "\n".join(words)
+
+
+def repair(
+    model: nn.Module,
+    data: Any,
+    *,
+    method: Method = "auto",
+    at: str | Sequence[str] = "auto",
+    keep: float = 0.99,
+    rollout: bool = False,
+    even_if_bounded: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Repair:
+    """Make a trained model bounded for every input, without retraining it and the same where its data are.
+
+    ``method="auto"`` puts in three protections, each the identity where the rows are: a
+    :class:`~farfield.nn.FeatureClamp` on every real-valued input (identity to the wider of five deviations and what
+    was seen, flat to twice that, back to the mean at four times), a :class:`~farfield.nn.NormCap` behind the first
+    hidden layer (the direction stays, the size does not), and a :class:`~farfield.nn.RangeHead` on every output
+    (the range of the predictions). At least ``keep`` of the rows give the same output to the last bit. A bound is
+    not a claim of accuracy.
+
+    Parameters
+    ----------
+    model
+        Left as it is; the repaired one is a copy.
+    data
+        Calibration rows: a tensor, a tuple or dictionary of tensors, a DataLoader or any iterable of batches that can
+        be iterated again. Streamed, never held; labels in a batch are left out.
+    method
+        ``"auto"``; one of the three by name (``"features"``, ``"cap"``, ``"range"``); ``"soft"``, all three without
+        kinks; or ``"norm"``: a LayerNorm behind the first hidden layer, fitted and distilled from the old model on
+        the rows, without labels (this one changes weights).
+    at
+        Paths of the submodules behind which the cap or the norm goes; by default a minimum cut of the escape paths,
+        nearest the inputs.
+    keep
+        Share of the rows that must not change, to the last bit.
+    rollout
+        The output is the next input (a simulator's step): cap and range go on the state that is fed back, since a
+        bounded correction of a state still drifts.
+    even_if_bounded
+        Repair a model that is bounded already, for example because its bound is useless.
+    progress
+        Called with (done, total) while ``method="norm"`` trains.
+
+    Raises
+    ------
+    RepairError
+        If the repaired model is not proved bounded, changes more rows than asked, or loses its variation.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1)).eval()
+    >>> fixed = repair(model, torch.randn(500, 3))
+    >>> fixed.after.verdict.name, fixed.change.unchanged >= 0.99
+    ('BOUNDED', True)
+    """
+    if method not in _METHODS:
+        raise InvalidValueError(f"method is one of {', '.join(_METHODS)}, got {method!r}.")
+    if not 0.0 < keep <= 1.0:
+        raise InvalidValueError(f"keep is a share of the rows, in (0, 1], got {keep!r}.")
+    batches = Batches(data, model)
+    example = batches.first()
+    serving = without_insertions(model).eval()
+    arguments = example[1] or example[0]
+    before = audit(serving, arguments, rays=0)
+    if before.verdict is Status.BOUNDED and not even_if_bounded:
+        change = measure_change(serving, serving, batches)
+        return Repair(copy.deepcopy(model), (), before, before, change, (), method, keep, example)
+    if method == "norm":
+        paths = _cut(serving, arguments, at)
+        made, insertions = distilled_norm(serving, batches, paths, progress=progress)
+    else:
+        insertions = _insertions(serving, batches, example, arguments, method, at, keep, rollout)
+        made = inserted_into(serving, insertions)
+        made, insertions = _kept(serving, made, insertions, batches, keep)
+    after = audit(made, arguments, rays=0)
+    change = measure_change(serving, made, batches)
+    _check(after, change, keep, method)
+    far = far_rows(serving, made, batches)
+    return Repair(made.train(model.training), insertions, before, after, change, far, method, keep, example)
+
+
+def _insertions(
+    model: nn.Module,
+    batches: Batches,
+    example: Call,
+    arguments: Any,
+    method: str,
+    at: Any,
+    keep: float,
+    rollout: bool,
+) -> tuple[Insertion, ...]:
+    soft = method == "soft"
+    everything = method in ("auto", "soft")
+    features: list[Insertion] = []
+    if everything or method == "features":
+        seen, _ = observe_inputs(batches)
+        dtypes = {str(name): tensor.dtype for name, tensor in floating(example).items()}
+        features = feature_insertions(seen, dtypes, soft=soft)
+    guarded = inserted_into(model, tuple(features))
+    if rollout:
+        return (*features, *_state(guarded, batches, keep, soft))
+    paths = _cut(model, arguments, at) if everything or method == "cap" else ()
+    observed = observe(guarded, batches, paths)
+    caps = []
+    if paths:
+        axes = _axes(guarded, example, paths)
+        share = 1.0 - (1.0 - keep) / len(paths)
+        caps = [cap_insertion(p, observed.sizes[p], share, axes[p], soft=soft) for p in paths]
+    ranges: list[Insertion] = []
+    if everything or method == "range":
+        ranges = range_insertions(observed.outputs, observed.dtypes, soft=soft)
+    return (*features, *caps, *ranges)
+
+
+def _state(model: nn.Module, batches: Batches, keep: float, soft: bool) -> list[Insertion]:
+    """Cap and range on the state that a step gives: sizes are taken from the mean state, in deviations."""
+    args, kwargs = batches.first()
+    outputs = _tensors(run(model, (args, kwargs)))
+    (state,) = floating((args, kwargs)).values() if len(floating((args, kwargs))) == 1 else (None,)
+    if state is None or len(outputs) != 1 or outputs[0].shape != state.shape:
+        raise InvalidValueError(
+            "rollout=True is for a step whose one output is its next input, of the same shape."
+        )
+    observed = observe(model, batches, ())
+    seen = observed.outputs[0]
+    center, deviation = seen.mean, seen.deviation.clamp_min(1e-12)
+    sizes = UpperQuantile()
+    axes = tuple(range(1 - state.ndim, 0)) or (-1,)
+    for call in batches:
+        (next_state,) = _tensors(run(model, call))
+        away = (next_state.to(torch.float64) - center) / deviation
+        sizes.add(torch.linalg.vector_norm(away, 2, axes))
+    dtype = outputs[0].dtype
+    cap = NormCap(
+        sizes.at_least(keep) * (1 + 1e-5),
+        center=center.to(dtype),
+        weight=(1 / deviation).to(dtype),
+        axes=axes,
+        soft=soft,
+    )
+    return [Insertion("output", "0", cap), *range_insertions(observed.outputs, observed.dtypes, soft=soft)]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    from farfield.repair._protections import output_tensors
+
+    return output_tensors(value)
+
+
+def _cut(model: nn.Module, arguments: Any, at: str | Sequence[str]) -> tuple[str, ...]:
+    if at != "auto":
+        paths = (at,) if isinstance(at, str) else tuple(at)
+        known = dict(model.named_modules())
+        for path in paths:
+            if path not in known or not path:
+                raise InvalidValueError(
+                    f"at= names submodules; there is no {path!r}. There are: {', '.join(known)}."
+                )
+        return paths
+    return hidden_cut(analyse(model, arguments), model)
+
+
+def _axes(model: nn.Module, example: Call, paths: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    handles = []
+    for path in paths:
+
+        def note(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
+            found[path] = cap_axes(output)
+
+        handles.append(model.get_submodule(path).register_forward_hook(note))
+    try:
+        run(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _kept(
+    model: nn.Module, made: nn.Module, insertions: tuple[Insertion, ...], batches: Batches, keep: float
+) -> tuple[nn.Module, tuple[Insertion, ...]]:
+    """Widen a little where rounding took a row too many."""
+    for _ in range(_WIDENINGS):
+        if measure_change(model, made, batches, details=False).unchanged >= keep:
+            break
+        for insertion in insertions:
+            module = insertion.module
+            if isinstance(module, NormCap):
+                module.radius.mul_(1.002)
+                module.reach.mul_(1.002)
+        made = inserted_into(model, insertions)
+    return made, insertions
+
+
+def _check(after: Audit, change: Change, keep: float, method: str) -> None:
+    if after.verdict is not Status.BOUNDED:
+        raise RepairError(
+            f"The repaired model is not proved bounded ({after.verdict.name}): {after.report.verdicts[0]}. "
+            "method='auto' keeps every output in its range; or name places with at=."
+        )
+    if method != "norm" and change.unchanged < keep:
+        raise RepairError(
+            f"{change.unchanged:.2%} of the rows are unchanged and {keep:.2%} were asked for; the largest change is "
+            f"{change.largest:.3g}. Ask for less with keep=, or use method='range', which changes no row."
+        )
+    if change.variance_kept < 0.5:
+        raise RepairError(
+            f"The repaired model keeps {change.variance_kept:.1%} of the output's variance on the rows: it would be "
+            "worth little. Choose other places with at=, or method='range'."
+        )
+
+
+def _described(insertion: Insertion) -> str:
+    module = insertion.module
+    if isinstance(module, FeatureClamp):
+        return f"{insertion} ({module.low.numel()} features)"
+    if isinstance(module, NormCap):
+        return f"{insertion} (size at most {float(module.radius):.4g})"
+    return str(insertion)
+
+
+def _source(module: nn.Module) -> str:
+    def numbers(tensor: Tensor) -> str:
+        return f"torch.tensor({tensor.tolist()!r})"
+
+    if isinstance(module, FeatureClamp):
+        options = f"center={numbers(module.center)}, flat={module.flat}, end={module.end}"
+        return f"FeatureClamp({numbers(module.low)}, {numbers(module.high)}, {options})"
+    if isinstance(module, NormCap):
+        options = f"center={numbers(module.center)}, weight={numbers(module.weight)}, axes={module.axes}"
+        return f"NormCap({float(module.radius)!r}, {options})"
+    if isinstance(module, RangeHead):
+        return f"RangeHead({numbers(module.low)}, {numbers(module.high)}, knee={module.knee})"
+    return repr(module)
