@@ -68,7 +68,7 @@ class RangeHead(nn.Module):
             low + delta,
             torch.maximum(inner, low + delta) if isinstance(low, Tensor) else max(inner, low + delta),
         )
-        bent = kept + delta * torch.tanh((x - kept) / delta)
+        bent: Tensor = kept + delta * torch.tanh((x - kept) / delta)
         return bent.clamp(low, high)  # a sum of rounded parts may end one unit outside
 
     def extra_repr(self) -> str:

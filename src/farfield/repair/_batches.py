@@ -105,7 +105,7 @@ def rows_of(call: Call) -> int:
 def floating(call: Call) -> dict[int | str, Tensor]:
     """Position or name → tensor, for the real-valued arguments."""
     args, kwargs = call
-    pairs = [*enumerate(args), *kwargs.items()]
+    pairs: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     return {k: v for k, v in pairs if isinstance(v, Tensor) and v.is_floating_point() and v.ndim}
 
 
