@@ -66,7 +66,7 @@ def ntk(
             "Inputs come from --input (a shape) or --data (a .npy file): give one of them."
         )
     check_files(out, plot)
-    check_folder(resume)
+    check_folder(checkpoint)
     model = load_target(target)
     if isinstance(model, str):
         raise InvalidValueError(
@@ -79,7 +79,11 @@ def ntk(
     choice = choose_method(model, x, outputs=chosen, parameters=parameters, memory=memory)
     named, why = (choice.method, choice.reason) if method == "auto" else (method, "asked for")
     typer.echo(f"{named}: {why}", err=True)
-    kept = None if resume is None else f"finished tiles are in {resume}; run the same command again to go on"
+    kept = (
+        None
+        if checkpoint is None
+        else f"finished tiles are in {checkpoint}; run the same command again to go on"
+    )
     with saying_what_is_kept(kept), bar("tangent kernel") as progress:
         kernel = empirical_ntk(
             model, x, outputs=chosen, parameters=parameters, method=method, memory=memory, out=out,
