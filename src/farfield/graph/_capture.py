@@ -180,7 +180,8 @@ def _with_open_axis(
 
     starts = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     try:
-        wide = _captured(model, *tree_map(twice, (args, kwargs)), kinds, dynamic_batch=True, prefer=prefer)
+        positional, named = tree_map(twice, (args, kwargs))
+        wide = _captured(model, positional, named, kinds, dynamic_batch=True, prefer=prefer)
         values = [p.evaluate(*starts, dtype=None, keep=p.outputs) for p in (narrow, wide)]
         pairs = [(values[0][a], values[1][b]) for a, b in zip(narrow.outputs, wide.outputs, strict=True)]
         if all(torch.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True) for a, b in pairs):
