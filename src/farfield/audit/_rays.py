@@ -135,7 +135,10 @@ def _sizes(
     """Largest entry of the first output at each of the points, all in one evaluation."""
     inputs = []
     for index, held in enumerate(sample):
-        rows = [held if u[index] is None else radius * u[index] for u, radius in points]  # type: ignore[operator]
+        rows = []
+        for direction, radius in points:
+            along = direction[index]
+            rows.append(held if along is None else along * radius)
         inputs.append(torch.cat(rows) if len(rows) > 1 else rows[0])
     output = program.outputs[0]
     value = program.evaluate(*inputs, keep=[output])[output].abs().double()
