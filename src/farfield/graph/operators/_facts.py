@@ -137,6 +137,9 @@ class Facts:
         Every entry is greater than 0 whatever the operands are (they may come arbitrarily close to 0).
     scalar
         The function of one real number that is applied to every entry of the only operand, if it is known.
+    products
+        In every linear group, the coefficient of any one entry of any one operand is 0, 1 or an entry of an operand
+        outside the group (or the number in its place): absolute values of these give absolute coefficients.
     """
 
     moves: bool = False
@@ -149,6 +152,7 @@ class Facts:
     offsets: tuple[str, ...] = ()
     positive: bool = False
     scalar: ScalarFunction | None = None
+    products: bool = False
 
     def linear_group(self, moving: Sequence[int]) -> tuple[int, ...] | None:
         """The first group that holds all these operands, if there is one: the node is affine in them together."""
@@ -175,7 +179,7 @@ def linear_in(*groups: tuple[int, ...], **more: Any) -> Facts:
 
 def when_floating(facts: Facts) -> Callable[[Node], Facts]:
     """These facts where the result is floating or complex; nothing where it is cut to whole numbers on the way."""
-    bare = replace(facts, moves=False, linear=(), monotone=())
+    bare = replace(facts, moves=False, linear=(), monotone=(), products=False)
 
     def of(node: Node) -> Facts:
         real = node.dtype is None or node.dtype.is_floating_point or node.dtype.is_complex

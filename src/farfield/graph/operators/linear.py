@@ -95,6 +95,12 @@ def _bag_facts(node: Node) -> Facts:
     return Facts() if _BAGS[node.attributes["mode"]] == "max" else linear_in((0,))
 
 
+def _addmm_facts(node: Node) -> Facts:
+    """Products with coefficient 1 only while alpha and beta are."""
+    plain = all(node.attributes.get(name, 1) == 1 for name in ("alpha", "beta"))
+    return linear_in((0, 1), (0, 2), products=plain)
+
+
 _CONV = binding(compute=_broadcast)
 _BAGS = ("sum", "mean", "max")
 _BAG = binding(drop=("scale_grad_by_freq", "sparse"), add={"padding_idx": None})
@@ -113,7 +119,7 @@ OPERATORS = (
             example(functional.linear, real(2, 3), real(4, 3), real(4)),
             example(functional.linear, real(2, 5, 3), real(4, 3)),
         ),
-        facts=linear_in((0, 2), (1, 2)),
+        facts=linear_in((0, 2), (1, 2), products=True),
     ),
     Operator(
         "matmul",
@@ -136,7 +142,7 @@ OPERATORS = (
             example(torch.mv, real(2, 3), real(3)),
             example(torch.dot, real(3), real(3)),
         ),
-        facts=linear_in((0,), (1,), complex=True),
+        facts=linear_in((0,), (1,), complex=True, products=True),
     ),
     Operator(
         "addmm",
@@ -159,7 +165,7 @@ OPERATORS = (
             ),
             example(torch.addmv, real(2), real(2, 3), real(3)),
         ),
-        facts=linear_in((0, 1), (0, 2)),
+        facts=_addmm_facts,
     ),
     Operator(
         "conv",
@@ -187,7 +193,7 @@ OPERATORS = (
             ),
             example(functional.conv3d, real(1, 2, 4, 4, 4), real(3, 2, 2, 2, 2), real(3)),
         ),
-        facts=linear_in((0, 2), (1, 2)),
+        facts=linear_in((0, 2), (1, 2), products=True),
     ),
     Operator(
         "conv_transpose",
@@ -214,7 +220,7 @@ OPERATORS = (
                 real(3, 2, 3, 3),
             ),
         ),
-        facts=linear_in((0, 2), (1, 2)),
+        facts=linear_in((0, 2), (1, 2), products=True),
     ),
     Operator(
         "embedding",
