@@ -20,20 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from certify.cell_oracle import DOUBLE, random_net, samples
-from farfield.certify import _descent
-from farfield.certify._cells import branch
 from farfield.certify._check import CertificateError, check_program, verify_certificate
 from farfield.certify._check_activations import activation
 from farfield.certify._check_cells import _Checker, read_tree
 from farfield.certify._check_intervals import ranges
 from farfield.certify._check_values import Rough, positive_semidefinite, spectral_norm
-from farfield.certify._descent import optimise
-from farfield.certify._dual import Multipliers, Objective, objective
 from farfield.certify._hash import model_hash
-from farfield.certify._network import Network, build_network
-from farfield.certify._payload import dual_payload
-from farfield.certify._problem import Problem, build_problem
-from farfield.certify._proof import prove
+from farfield.certify.affine import Network, build_network
+from farfield.certify.cells._branch import branch
+from farfield.certify.dual import _descent
+from farfield.certify.dual._descent import optimise
+from farfield.certify.dual._dual import Multipliers, Objective, objective
+from farfield.certify.dual._payload import dual_payload
+from farfield.certify.dual._problem import Problem, build_problem
+from farfield.certify.dual._prove import prove
 from farfield.certify.intervals import Interval, propagate
 from farfield.graph import Program, capture
 
@@ -125,7 +125,7 @@ def _search(problem: Problem, goal: Objective) -> Multipliers:
     ticks = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_descent, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 100))
-        return optimise(problem, goal, seconds=1.0)[0]
+        return optimise(problem, goal, time_budget=1.0)[0]
 
 
 @cache
@@ -152,7 +152,7 @@ def _cells(case: tuple[int, int, str, str, str], box: bool = False) -> tuple[nn.
     program, network = _parts(model, dim, domain if box else None)
     proofs = []
     for sign in (1, -1):
-        proof, _ = branch(network, seed % 2, sign, budget_seconds=0.3, target_ratio=1.01)
+        proof, _ = branch(network, seed % 2, sign, time_budget=0.3, tolerance=1e-2)
         sides = {"kind": "cells", "output": seed % 2, "side": "upper" if sign > 0 else "lower"}
         proofs.append({**proof.to_dict(), **sides})
     return model, program, _certificate(model, program, dim, proofs, domain if box else None)

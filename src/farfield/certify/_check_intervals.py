@@ -193,7 +193,7 @@ def _range_arithmetic(node: Node, given: list[Any]) -> Span | None:
             if abs(alpha) == 1
             else _times(second, (np.array(alpha),) * 2)
         )
-        return _plus(first, (np.minimum(*scaled), np.maximum(*scaled)))
+        return _plus(first, (np.asarray(np.minimum(*scaled)), np.asarray(np.maximum(*scaled))))
     if node.op == "mul" and len(node.operands) == 2 and node.inputs[0] == node.inputs[1]:
         ends = _times(first, second)
         return np.maximum(ends[0], 0.0), ends[1]
