@@ -30,7 +30,7 @@ from farfield.certify._search import Attained, attained
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
 from farfield.certify.intervals import Interval, UnboundableError, propagate
 from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
-from farfield.graph import Node, Program, capture, describe
+from farfield.graph import Node, Program, capture, describe, differs
 from farfield.growth import Status, analyse
 
 __all__ = ["UnboundedError", "certify"]
@@ -125,7 +125,7 @@ def certify(
     """
     begun = time.monotonic()
     example = _first_row(inputs)
-    task = _task(capture(model, example, dynamic_batch=False), output, domain)
+    task = _task(_captured(model, example), output, domain)
     if resume is not None:
         _same(resume, task)
     whole = running(time_budget)
@@ -148,6 +148,15 @@ def certify(
     solution = _solve(task, claims, found, clock, say, resume)
     solution = _confidences(task, solution, clock, say)
     return _certificate(model, example, task, found, solution, time.monotonic() - begun, time_budget)
+
+
+def _captured(model: nn.Module | ExportedProgram | str | Path, example: Any) -> Program:
+    """The program, held against the module it was captured from."""
+    program = capture(model, example, dynamic_batch=False)
+    found = differs(model, program, example) if isinstance(model, nn.Module) else None
+    if found is not None:
+        raise UnboundedError(f"There is no certificate: the captured program is not the model. {found}")
+    return program
 
 
 def _task(program: Program, output: str | None, domain: Any) -> Task:

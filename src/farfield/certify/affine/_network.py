@@ -295,7 +295,8 @@ class _Builder:
         moved = self._laid(spec, bias, node, spec.bias)
         if moved.constant:
             return scaled(made, None, moved.offset)
-        total = affine_step(Node("", "add", inputs=("", "")), (made, moved), (None, None), (shape, shape))
+        plus = Node("", "add", inputs=("", ""), dtype=torch.float64)
+        total = affine_step(plus, (made, moved), (None, None), (shape, shape))
         return total if isinstance(total, Form) else None
 
     def _laid(self, spec: NormSpec, form: Form, node: Node, position: int | None) -> Form:
