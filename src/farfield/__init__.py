@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from farfield import geometry as geometry
     from farfield import kernels as kernels
     from farfield import nn as nn
+    from farfield._budget import Budget as Budget
     from farfield.audit import assert_bounded as assert_bounded
     from farfield.audit import audit as audit
     from farfield.certify import certify as certify
@@ -41,6 +42,7 @@ _LAZY = {
     "data": "farfield.data",
     "gaussian": "farfield.gaussian",
     "geometry": "farfield.geometry",
+    "Budget": "farfield._budget:Budget",
     "assert_bounded": "farfield.audit:assert_bounded",
     "audit": "farfield.audit",  # callable: see _callable_module
     "verify_certificate": "farfield.certify:verify_certificate",

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from farfield.certify._cell_network import CellNetwork, compile_cells
-from farfield.certify._network import Network, build_network
+from farfield.certify.affine import Network, build_network
+from farfield.certify.cells._compile import CellNetwork, compile_cells
 from farfield.certify.intervals import Interval, propagate
 from farfield.graph import capture
 

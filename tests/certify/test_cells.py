@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -24,12 +23,13 @@ from certify.cell_oracle import (
     samples,
     violations,
 )
-from farfield.certify import _affine_cells, _affine_norm, _cell_maps, _cell_network
-from farfield.certify._affine_cells import Clouds
-from farfield.certify._cell_network import CellsUnsupportedError, compile_cells
-from farfield.certify._cell_tree import BrokenProofError, leaves, recheck
-from farfield.certify._cells import CellsProof, branch
-from farfield.certify._network import Network
+from farfield import Budget
+from farfield.certify._proofs import CellsProof
+from farfield.certify.affine import Network
+from farfield.certify.cells import _clouds, _compile, _maps, _norm, branch
+from farfield.certify.cells._clouds import Clouds
+from farfield.certify.cells._compile import CellsUnsupportedError, compile_cells
+from farfield.certify.cells._tree import BrokenProofError, leaves, recheck
 from farfield.certify.intervals import Interval
 from farfield.gaussian import scalar_function
 
@@ -67,7 +67,7 @@ def test_no_value_passes_its_bound(act: str, place: str, norm: str, dim: int, ep
     x = samples(dim, 8000, generator)
     for sign in (1, -1):
         assert not violations(model, compile_cells(network, 0, sign), 0, sign, generator)
-        proof, _ = branch(network, 0, sign, budget_seconds=0.15)
+        proof, _ = branch(network, 0, sign, time_budget=Budget(steps=15), tolerance=1e-3)
         assert float((sign * model(x)[:, 0]).max()) <= proof.bound
         assert proof.attained <= proof.bound
 
@@ -83,7 +83,7 @@ def test_box_domains(act: str, dim: int) -> None:
     x = lo + (hi - lo) * torch.rand(5000, dim, generator=generator, dtype=DOUBLE)
     for sign in (1, -1):
         assert not violations(model, compile_cells(network, 1, sign), 1, sign, generator)
-        proof, _ = branch(network, 1, sign, budget_seconds=1.0)
+        proof, _ = branch(network, 1, sign, time_budget=Budget(steps=150), tolerance=1e-4)
         top = float((sign * model(x)[:, 1]).max())
         assert top <= proof.bound
         assert proof.ratio < 1.01
@@ -98,7 +98,7 @@ def test_tails_alone_are_sound(op: str) -> None:
         point = Clouds(torch.stack([z, 0 * z]), 0 * z)
         one = torch.full((1, 1), t, dtype=DOUBLE)
         time_ = Clouds(torch.stack([one, 0 * one]), 0 * one)
-        made = _affine_cells._tails(f, point, time_, one)
+        made = _clouds._tails(f, point, time_, one)
         low, high = made.range()
         value = t * f.function(z / t)
         assert bool(((low <= value) & (value <= high)).all())
@@ -123,24 +123,24 @@ def test_the_oracle_passes_what_is_right() -> None:
 
 
 def test_a_chord_without_its_miss_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = _affine_cells._line
-    monkeypatch.setattr(_affine_cells, "_line", lambda *a: replace(right(*a), error=torch.zeros_like(a[1])))
+    right = _clouds._line
+    monkeypatch.setattr(_clouds, "_line", lambda *a: replace(right(*a), error=torch.zeros_like(a[1])))
     assert _caught()
 
 
 def test_a_norm_without_its_second_order_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = _cell_network.apply_norm
+    right = _compile.apply_norm
 
     def wrong(*given: object) -> object:
         cloud, blame = right(*given)  # type: ignore[arg-type]
         return Clouds(cloud.values, cloud.radius * 0), blame
 
-    monkeypatch.setattr(_cell_network, "apply_norm", wrong)
+    monkeypatch.setattr(_compile, "apply_norm", wrong)
     assert _caught()
 
 
 def test_rounding_inwards_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (_affine_cells, _affine_norm, _cell_maps, _cell_network):
+    for module in (_clouds, _norm, _maps, _compile):
         for name, value in (("INFLATE", 1 - 2.0**-40), ("SLIP", -(2.0**-48)), ("ROUND", -(2.0**-53))):
             monkeypatch.setattr(module, name, value, raising=False)
     assert _caught()
@@ -187,7 +187,7 @@ def _bound_at_one(network: Network, sign: int) -> float:
 def test_ignoring_the_magnitudes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     network, value = _cancelling()
     assert -_bound_at_one(network, -1) <= value <= _bound_at_one(network, 1)
-    monkeypatch.setattr(_cell_maps, "UNIT", 0.0)
+    monkeypatch.setattr(_maps, "UNIT", 0.0)
     assert not -_bound_at_one(network, -1) <= value <= _bound_at_one(network, 1)
 
 
@@ -201,7 +201,7 @@ def test_trained_networks_are_bounded_tightly(
 ) -> None:
     network = network_of(_trained(dim, width, act), dim)
     for sign in (1, -1):
-        proof, _ = branch(network, 0, sign, budget_seconds=6.0)
+        proof, _ = branch(network, 0, sign, time_budget=Budget(steps=700), tolerance=1e-3)
         assert proof.ratio <= ratio, (proof.status, proof.cells)
 
 
@@ -228,7 +228,7 @@ def test_halving_a_cell_quarters_the_excess(act: str, place: str) -> None:
 def test_trees_cover_the_cube() -> None:
     model = random_net(4, 2, "layer", "gelu", "first", 1e-5)
     network = network_of(model, 2)
-    proof, _ = branch(network, 0, 1, budget_seconds=0.5, target_ratio=1.0001)
+    proof, _ = branch(network, 0, 1, time_budget=Budget(steps=80), tolerance=1e-4)
     assert len(proof.trees) == 6
     for face, tree in enumerate(proof.trees):
         centre, half, inside = leaves(tree, 2)
@@ -240,7 +240,7 @@ def test_trees_cover_the_cube() -> None:
 
 def test_a_tree_that_leaves_out_inputs_is_refused() -> None:
     network = network_of(random_net(4, 2, "layer", "gelu", "first", 1e-5), 2)
-    proof, _ = branch(network, 0, 1, budget_seconds=0.5)
+    proof, _ = branch(network, 0, 1, time_budget=Budget(steps=80), tolerance=1e-3)
     for tree in ("x", "0.", "..", "2..", "1.x"):
         broken = replace(proof, trees=(*proof.trees[:-1], tree))
         with pytest.raises(BrokenProofError):
@@ -252,9 +252,9 @@ def test_a_tree_that_leaves_out_inputs_is_refused() -> None:
 
 def test_a_search_goes_on_where_it_stopped() -> None:
     network = network_of(random_net(5, 3, "layer", "tanh", "every", 1e-5), 3)
-    first, state = branch(network, 0, 1, budget_seconds=0.1, target_ratio=1.0)
+    first, state = branch(network, 0, 1, time_budget=Budget(steps=10))
     cells, bounded = first.cells, first.bounded
-    second, _ = branch(network, 0, 1, budget_seconds=0.4, target_ratio=1.0, state=state)
+    second, _ = branch(network, 0, 1, time_budget=Budget(steps=40), state=state)
     assert second.cells > cells and second.bounded > bounded
     assert second.bound <= first.bound * (1 + 1e-9)
     assert second.attained >= first.attained
@@ -262,27 +262,26 @@ def test_a_search_goes_on_where_it_stopped() -> None:
 
 def test_the_deadline_and_the_memory_limit_hold() -> None:
     network = network_of(random_net(5, 3, "group", "tanh", "every", 1e-12), 3)
-    begun = time.monotonic()
-    proof, _ = branch(network, 0, 1, budget_seconds=1.0, target_ratio=1.0)
+    clock = Budget(steps=50).start()
+    proof, _ = branch(network, 0, 1, time_budget=clock)
     assert proof.status == "deadline"
-    assert time.monotonic() - begun < 1.3
-    assert (
-        branch(network, 0, 1, budget_seconds=5.0, target_ratio=1.0, memory_bytes=1 << 20)[0].status
-        == "memory"
-    )
+    assert clock.steps_left == 0
+    limited, _ = branch(network, 0, 1, time_budget=Budget(steps=2000), memory_bytes=1 << 20)
+    assert limited.status == "memory"
+    assert branch(network, 0, 1, time_budget=0.0)[0].status == "deadline"
 
 
 def test_a_proof_is_plain_data() -> None:
     network = network_of(random_net(4, 1, "layer", "gelu", "first", 1e-5), 1)
     seen: list[float] = []
-    proof, _ = branch(network, 0, 1, budget_seconds=0.5, progress=lambda b, a, c: seen.append(b))
+    proof, _ = branch(network, 0, 1, time_budget=Budget(steps=80), progress=lambda b, a, c: seen.append(b))
     assert seen and CellsProof.from_dict(json.loads(json.dumps(proof.to_dict()))) == proof
 
 
 def test_the_attained_value_is_the_models() -> None:
     model = random_net(6, 2, "layer", "silu", "every", 1e-5)
     for sign in (1, -1):
-        proof, _ = branch(network_of(model, 2), 0, sign, budget_seconds=0.5)
+        proof, _ = branch(network_of(model, 2), 0, sign, time_budget=Budget(steps=80))
         x = torch.tensor([proof.point], dtype=DOUBLE)
         value = sign * float(model(x if proof.finite else x * 1e12)[0, 0])
         assert value == pytest.approx(proof.attained, rel=1e-9)
@@ -291,6 +290,6 @@ def test_the_attained_value_is_the_models() -> None:
 def test_what_is_not_compact_is_refused() -> None:
     network = network_of(nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1)).double(), 1)
     with pytest.raises(CellsUnsupportedError):
-        branch(network, 0, 1, budget_seconds=0.1)
+        branch(network, 0, 1, time_budget=Budget(steps=1))
     with pytest.raises(ValueError, match="sign"):
         compiled_of(random_net(6, 2, "layer", "silu", "every", 1e-5), 2, sign=2)

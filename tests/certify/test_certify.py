@@ -28,20 +28,20 @@ def zeros(dim=2, rows=1, dtype=torch.float64):
 
 
 def test_low_dimension_is_tight():
-    certificate = ff.certify(model(1), zeros(1), time_budget=3)
+    certificate = ff.certify(model(1), zeros(1), time_budget=ff.Budget(steps=600))
     assert float(certificate.tightness) < 1.01
     assert certificate.method == "cells"
 
 
 def test_several_outputs_and_rows():
-    certificate = ff.certify(model(outputs=3), zeros(rows=7), time_budget=3)
+    certificate = ff.certify(model(outputs=3), zeros(rows=7), time_budget=ff.Budget(steps=600))
     assert certificate.upper.shape == (1, 3)
     assert bool((certificate.tightness < 1.05).all())
 
 
 def test_float32_models_are_certified_in_real_arithmetic():
     net = model(6, dtype=torch.float32)
-    certificate = ff.certify(net, zeros(6, dtype=torch.float32), time_budget=1)
+    certificate = ff.certify(net, zeros(6, dtype=torch.float32), time_budget=ff.Budget(steps=150))
     assert certificate.float_limit is not None
     assert certificate.float_limit < 1e22
     assert any("Real arithmetic" in a for a in certificate.assumptions)
@@ -49,8 +49,8 @@ def test_float32_models_are_certified_in_real_arithmetic():
 
 def test_a_box_is_a_smaller_domain():
     net = model(2)
-    everywhere = ff.certify(net, zeros(), time_budget=2)
-    box = ff.certify(net, zeros(), time_budget=2, domain=(-0.1, 0.1))
+    everywhere = ff.certify(net, zeros(), time_budget=ff.Budget(steps=400))
+    box = ff.certify(net, zeros(), time_budget=ff.Budget(steps=400), domain=(-0.1, 0.1))
     assert box.domain["kind"] == "box"
     assert float(box.upper - box.lower) < float(everywhere.upper - everywhere.lower)
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_a_box_is_a_smaller_domain():
 
 def test_confidence_behind_a_sigmoid_is_bounded():
     net = model(2, head=nn.Sigmoid())
-    certificate = ff.certify(net, zeros(), time_budget=2)
+    certificate = ff.certify(net, zeros(), time_budget=ff.Budget(steps=400))
     assert 0.0 < float(certificate.lower) <= float(certificate.upper) < 1.0
     assert float(certificate.tightness) < 1.05
 
@@ -70,7 +70,7 @@ def test_confidence_behind_a_sigmoid_is_bounded():
 @pytest.mark.parametrize("classes", [2, 3])
 def test_confidence_behind_a_softmax_is_bounded_and_checked(classes):
     net = model(2, outputs=classes, head=nn.Softmax(-1))
-    certificate = ff.certify(net, zeros(), time_budget=3)
+    certificate = ff.certify(net, zeros(), time_budget=ff.Budget(steps=600))
     assert bool((certificate.lower > 0.0).all() & (certificate.upper < 1.0).all())
     generator = torch.Generator().manual_seed(0)
     far = torch.randn(20_000, 2, generator=generator, dtype=torch.float64)
@@ -87,8 +87,8 @@ def test_confidence_behind_a_softmax_is_bounded_and_checked(classes):
 
 def test_resuming_never_loosens():
     net = model(7)
-    first = ff.certify(net, zeros(7), time_budget=1.0)
-    second = ff.certify(net, zeros(7), time_budget=2.0, resume=first)
+    first = ff.certify(net, zeros(7), time_budget=ff.Budget(steps=200))
+    second = ff.certify(net, zeros(7), time_budget=ff.Budget(steps=400), resume=first)
     assert float(second.upper) <= float(first.upper)
     assert float(second.lower) >= float(first.lower)
     with pytest.raises(InvalidValueError, match="same model"):
@@ -96,7 +96,7 @@ def test_resuming_never_loosens():
 
 
 def test_json_round_trip(tmp_path):
-    certificate = ff.certify(model(), zeros(), time_budget=1)
+    certificate = ff.certify(model(), zeros(), time_budget=ff.Budget(steps=150))
     certificate.save(tmp_path / "cert.json")
     again = Certificate.load(tmp_path / "cert.json")
     assert torch.equal(again.upper, certificate.upper)
@@ -105,7 +105,12 @@ def test_json_round_trip(tmp_path):
 
 def test_progress_is_reported():
     said = []
-    ff.certify(model(), zeros(), time_budget=1, progress=lambda share, words: said.append((share, words)))
+    ff.certify(
+        model(),
+        zeros(),
+        time_budget=ff.Budget(steps=150),
+        progress=lambda share, words: said.append((share, words)),
+    )
     assert said[0][1] == "intervals"
     assert all(0.0 <= share <= 1.0 for share, _ in said)
 
@@ -113,7 +118,7 @@ def test_progress_is_reported():
 def test_the_unbounded_is_refused_with_the_direction():
     net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     with pytest.raises(UnboundedError, match=r"is unbounded\..*λ along"):
-        ff.certify(net, torch.zeros(1, 3), time_budget=1)
+        ff.certify(net, torch.zeros(1, 3), time_budget=ff.Budget(steps=150))
 
 
 class Two(nn.Module):
@@ -131,14 +136,19 @@ def test_one_of_several_outputs():
         ff.certify(Two().eval(), zeros())
     with pytest.raises(UnknownNameError, match="output_value"):
         ff.certify(Two().eval(), zeros(), output="value")
-    assert ff.certify(Two().eval(), zeros(), output="output_value", time_budget=1).output == "output_value"
+    assert (
+        ff.certify(Two().eval(), zeros(), output="output_value", time_budget=ff.Budget(steps=150)).output
+        == "output_value"
+    )
 
 
 def test_a_transformer_encoder_with_a_final_norm():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     net = nn.Sequential(nn.TransformerEncoder(layer, 1), nn.Flatten(), nn.Linear(64, 1)).double().eval()
-    certificate = ff.certify(net, torch.zeros(1, 4, 16, dtype=torch.float64), time_budget=5)
+    certificate = ff.certify(
+        net, torch.zeros(1, 4, 16, dtype=torch.float64), time_budget=ff.Budget(steps=300)
+    )
     with torch.no_grad():
         values = net(
             torch.randn(300, 4, 16, dtype=torch.float64)

@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 from certify.networks import attack, network
-from farfield.certify._descent import initial_multipliers, optimise
-from farfield.certify._dual import Dual, objective
-from farfield.certify._network import build_network
-from farfield.certify._payload import dual_payload, restore
-from farfield.certify._problem import build_problem
-from farfield.certify._proof import prove
+from farfield import Budget
+from farfield.certify._proofs import read_proof
 from farfield.certify._rounding import positive_definite, spectral_bound
+from farfield.certify.affine import build_network
+from farfield.certify.dual import publish, restore
+from farfield.certify.dual._descent import initial_multipliers, optimise
+from farfield.certify.dual._dual import Dual, objective
+from farfield.certify.dual._problem import build_problem
+from farfield.certify.dual._prove import prove
 from farfield.certify.intervals import propagate
 from farfield.graph import capture
 
@@ -148,7 +150,7 @@ def test_search_tightens_and_the_payload_is_the_proof():
     dual = Dual(problem, goal)
     first = lifted(dual, initial_multipliers(problem, goal, dual.count))
     loose = prove(problem, goal, first, 0).bound
-    multipliers, value = optimise(problem, goal, seconds=1.5)
+    multipliers, value = optimise(problem, goal, time_budget=Budget(steps=400))
     proof = prove(problem, goal, multipliers, 0)
     assert proof.bound < 0.7 * loose
     # Stored products are rounded to single precision: the proof is of those multipliers, the search's were others.
@@ -157,7 +159,7 @@ def test_search_tightens_and_the_payload_is_the_proof():
     exact = float(peak + dual.separable_part(proof.multipliers))
     assert exact <= proof.bound <= exact + 1e-6 * abs(exact)
     assert math.isclose(value, exact, rel_tol=1e-5)
-    stored = json.loads(json.dumps(dual_payload(net, problem, proof, 0, 1)))
+    stored = read_proof(json.loads(json.dumps(publish(net, problem, proof, 0, 1).to_dict())))
     again = prove(problem, goal, restore(net, problem, stored), 0)
     assert math.isclose(again.bound, proof.bound, rel_tol=1e-12)
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from farfield.certify import _penalty
-from farfield.certify._chain import UntrainableBoundError, parse_chain
-from farfield.certify._dual import Dual, objective
-from farfield.certify._network import build_network
-from farfield.certify._penalty import OutputRangePenalty
-from farfield.certify._problem import build_problem
+from farfield.certify.affine import build_network
+from farfield.certify.dual._dual import Dual, objective
+from farfield.certify.dual._problem import build_problem
 from farfield.certify.intervals import propagate
+from farfield.certify.training import _penalty
+from farfield.certify.training._chain import UntrainableBoundError, parse_chain
+from farfield.certify.training._penalty import OutputRangePenalty
 from farfield.errors import InvalidValueError
 from farfield.graph import capture
 from farfield.nn import MLP, GroupedLayerNorm, LayerNorm, Project, RangeHead
@@ -84,7 +84,7 @@ def proved(net: nn.Module, steps: int) -> tuple[float, float]:
     ends = []
     for sign in (-1.0, 1.0):
         goal = objective(problem, 0, sign)
-        search = _penalty.Search.begin(problem, goal, 0.02)
+        search = _penalty.MultiplierSearch.begin(problem, goal, 0.02)
         search.follow(problem, goal, steps)
         dual = Dual(problem, goal.divided(search.scale))
         value = _penalty._lagrangian(dual, search.multipliers, search.point)
@@ -130,7 +130,7 @@ def test_gradient_against_differences(name, monkeypatch):
         hessian, linear = dual.hessian(fixed[key]), dual.linear(fixed[key])
         self.multipliers, self.point = fixed[key], 0.5 * torch.linalg.solve(hessian, linear)
 
-    monkeypatch.setattr(_penalty.Search, "follow", follow)
+    monkeypatch.setattr(_penalty.MultiplierSearch, "follow", follow)
     parameters = [p for p in net.parameters() if p.requires_grad]
     slopes = torch.autograd.grad(penalty(), parameters, allow_unused=True)
     for k, (parameter, slope) in enumerate(zip(parameters, slopes, strict=True)):

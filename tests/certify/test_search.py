@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from farfield import Budget
 from farfield.certify._certificate import Certificate
 from farfield.certify._float_limit import float_limit
 from farfield.certify._search import attained
@@ -30,10 +31,10 @@ def normed(d=3, width=16, outputs=1, act=nn.ReLU):
     ).eval()
 
 
-def search(model, example, output="output", seconds=0.3, dynamic=False, **options):
+def search(model, example, output="output", steps=120, dynamic=False, **options):
     program = capture(model, example, dynamic_batch=dynamic)
     options.setdefault("generator", seeded())
-    return program, attained(program, output, seconds=seconds, **options)
+    return program, attained(program, output, time_budget=Budget(steps=steps), **options)
 
 
 def confirmed(program, found, output="output", inputs=None):
@@ -59,7 +60,7 @@ def test_values_are_attained(act, dynamic):
 def test_range_of_one_dimension_is_found():
     """Against a grid of 200,001 points over thirteen decades on either side."""
     model = normed(d=1, width=32).double()
-    _, found = search(model, torch.zeros(1, 1).double(), seconds=1.5)
+    _, found = search(model, torch.zeros(1, 1).double(), steps=700)
     size = torch.logspace(-4, 9, 100_000, dtype=torch.float64)
     grid = torch.cat([-size, torch.zeros(1).double(), size])[:, None]
     with torch.no_grad():
@@ -74,7 +75,7 @@ def test_image_of_a_norm_is_reached():
     torch.manual_seed(1)
     head = nn.Linear(20, 1, bias=False).double()
     model = nn.Sequential(nn.LayerNorm(20).double(), head)
-    _, found = search(model, torch.zeros(1, 20).double(), seconds=1.0)
+    _, found = search(model, torch.zeros(1, 20).double(), steps=600)
     w = head.weight.detach()[0]
     limit = math.sqrt(20) * float((w - w.mean()).norm())
     assert limit * (1 - 1e-6) < float(found.upper[0]) <= limit * (1 + 1e-12)
@@ -95,9 +96,7 @@ def test_convolutions_and_attention(dynamic):
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
     attention = [layer, nn.LayerNorm(8), nn.Linear(8, 1)]
     for parts, shape in ((conv, (1, 2, 6, 6)), (attention, (1, 3, 8))):
-        program, found = search(
-            nn.Sequential(*parts).eval(), torch.zeros(shape), seconds=0.1, dynamic=dynamic
-        )
+        program, found = search(nn.Sequential(*parts).eval(), torch.zeros(shape), steps=30, dynamic=dynamic)
         confirmed(program, found, inputs=lambda x, shape=shape: (x.reshape(shape),))
         assert bool((found.upper - found.lower > 0.5).all())
 
@@ -111,7 +110,7 @@ class Bump(nn.Module):
 
 
 def test_far_and_near_are_equally_reachable():
-    program, found = search(Bump(), torch.zeros(1, 2), seconds=1.0)
+    program, found = search(Bump(), torch.zeros(1, 2), steps=600)
     confirmed(program, found)
     assert float(found.upper[0]) > 1 - 1e-8
 
@@ -124,7 +123,7 @@ class Blind(nn.Module):
 
 
 def test_a_network_without_gradients_or_batches_is_sampled():
-    _, found = search(Blind(), torch.zeros(1, 3), seconds=0.1)
+    _, found = search(Blind(), torch.zeros(1, 3), steps=30)
     assert found.lower.tolist() == [0.0, 0.0] and found.upper.tolist() == [3.0, 3.0]
 
 
@@ -214,9 +213,9 @@ def test_integers_are_held_at_the_example_and_inputs_joined():
 
 def test_more_time_never_finds_less_and_a_seed_repeats():
     model = normed(d=9, width=32)
-    short, long = (search(model, torch.zeros(1, 9), seconds=s)[1] for s in (0.0, 0.6))
+    short, long = (search(model, torch.zeros(1, 9), steps=s)[1] for s in (0, 240))
     assert float(long.upper[0]) >= float(short.upper[0]) and float(long.lower[0]) <= float(short.lower[0])
-    again = search(model, torch.zeros(1, 9), seconds=0.0)[1]
+    again = search(model, torch.zeros(1, 9), steps=0)[1]
     assert torch.equal(short.upper, again.upper) and torch.equal(short.points, again.points)
 
 
@@ -233,7 +232,7 @@ def test_nothing_finite_is_said_so():
         def forward(self, x):
             return x.sum(-1, keepdim=True) * math.nan
 
-    _, found = search(Nowhere(), torch.zeros(1, 2), seconds=0.0)
+    _, found = search(Nowhere(), torch.zeros(1, 2), steps=0)
     assert found.lower_point.tolist() == [-1] and found.witnesses()[0][0]["point"] is None
 
 

@@ -136,6 +136,31 @@ def check_entrywise(node, tensors, facts):
         assert torch.equal(before[1:].nan_to_num(), after[1:].nan_to_num()), node.op
 
 
+def check_products(node, tensors, facts):
+    """Per operand of a group, the coefficients are entries of the other operands: |L| is L of their sizes."""
+    for group in facts.linear:
+        for p in (p for p in group if p < len(tensors) and floating(tensors[p])):
+            if any(t is not None and t.is_complex() for t in tensors):
+                continue
+            pool = {
+                0.0,
+                1.0,
+                *(
+                    v
+                    for i, t in enumerate(tensors)
+                    if t is not None and i != p
+                    for v in t.reshape(-1).tolist()
+                ),
+            }
+            pool |= {float(v) for v in node.attributes.values() if isinstance(v, int | float)}
+            part, rest = linear_part(node, tensors, group, [p])
+            sizes = [t.abs() if floating(t) else t for t in rest]
+            for unit in torch.eye(tensors[p].numel(), dtype=torch.float64).reshape(-1, *tensors[p].shape):
+                found, size = (run(part, [*t[:p], unit, *t[p + 1 :]]) for t in (rest, sizes))
+                assert set(found.tolist()) <= pool, node.op
+                assert torch.equal(found.abs(), size.abs()), node.op
+
+
 def check_norm(node, tensors, facts):
     spec, x = facts.norm, tensors[0].double()
     shape = tuple(x.shape)
@@ -193,6 +218,8 @@ def test_facts_hold(name):
             assert bool((run(node, tensors) > 0).all())
         if facts.deterministic and facts.range != (-math.inf, math.inf):
             check_range(node, tensors, facts)
+        if facts.products:
+            check_products(node, tensors, facts)
 
 
 def test_most_linear_operators_are_really_checked():
@@ -235,6 +262,12 @@ def test_a_range_that_is_too_small_is_noticed():
     node, tensors = calls("square")[0]
     with pytest.raises(AssertionError):
         check_range(node, tensors, dataclasses.replace(describe(node), range=(0.0, 1.0)))
+
+
+def test_an_interpolation_is_no_sum_of_products():
+    node, tensors = calls("lerp")[0]
+    with pytest.raises(AssertionError):
+        check_products(node, tensors, describe(node))
 
 
 def test_a_falling_function_is_not_called_rising():

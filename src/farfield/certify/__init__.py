@@ -2,7 +2,8 @@
 
 Holds: interval propagation, branch and bound over cells, the quadratic dual, the search for what is attained,
 certificates, their checker, and a penalty that trains a network into a range.
-May import: errors, gaussian, graph, growth, nn, _callable_module, _provenance, _regular_file, _text, _typing.
+May import: errors, gaussian, graph, growth, nn, _budget, _callable_module, _provenance, _regular_file, _text,
+_typing.
 Never: renders.
 """
 
@@ -12,9 +13,9 @@ from farfield._callable_module import make_callable
 from farfield.certify._certificate import Certificate
 from farfield.certify._certify import UnboundedError, certify
 from farfield.certify._hash import model_hash
-from farfield.certify._penalty import OutputRangePenalty
 from farfield.certify._search import Attained, attained
 from farfield.certify.checker import CertificateError, verify_certificate
+from farfield.certify.training._penalty import OutputRangePenalty
 
 __all__ = [
     "Attained",

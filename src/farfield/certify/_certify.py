@@ -1,48 +1,46 @@
-"""``certify``: from a bounded model to numbers that hold for every input."""
+"""``certify``: from a bounded model to numbers that hold for every input.
+
+program → claims (intervals) → network → provers → proofs → certificate.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
 
+from farfield._budget import Budget, Clock, running
 from farfield._provenance import provenance
-from farfield.certify._cells import branch
 from farfield.certify._certificate import Certificate, Method
-from farfield.certify._descent import optimise
 from farfield.certify._domain import domain_boxes, plain_domain
-from farfield.certify._dual import objective
 from farfield.certify._float_limit import float_limit
 from farfield.certify._hash import model_hash
-from farfield.certify._network import Network, TooLargeError, build_network
-from farfield.certify._payload import dual_payload, restore
-from farfield.certify._problem import NoProblemError, Problem, build_problem
-from farfield.certify._proof import prove
+from farfield.certify._proofs import IntervalProof, Proof, SoftmaxProof, read_proof, weakened
+from farfield.certify._provers import AttainedPoint, Key, OutputCase, prepare, provers, reached
 from farfield.certify._search import Attained, attained
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
 from farfield.certify.checker import CertificateError, proof_reader
 from farfield.certify.intervals import Interval, UnboundableError, propagate
-from farfield.errors import FarfieldError, InvalidValueError, PrecisionError, UnknownNameError
-from farfield.graph import Program, capture
+from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
+from farfield.graph import Node, Program, capture, describe, differs
 from farfield.growth import Status, analyse
 
 __all__ = ["UnboundedError", "certify"]
 
 ALLOWANCE = 2e-9
 """Published bounds are wider than proved ones by this much of themselves: a checker rounds differently."""
-CELL_DIMENSIONS = 5
-"""Branch and bound over cells is tried up to this many inputs."""
 RECHECKED_CELLS = 20_000
 """Proofs of up to this many cells are checked again before they are published."""
 SEARCH_SHARE = 0.15
-Progress = Callable[[float, str], None]
+Progress: TypeAlias = Callable[[float, str], None]
 
 
 class UnboundedError(FarfieldError):
@@ -50,19 +48,30 @@ class UnboundedError(FarfieldError):
 
 
 @dataclass(frozen=True)
-class _Bound:
-    """A proved bound of sign·f for one entry."""
+class Task:
+    """What is to be bounded: one output of a program, over a domain, on these sides."""
 
-    value: float
-    kind: str
-    proof: Mapping[str, Any]
+    program: Program
+    output: str
+    domain: Mapping[str, Any]
+    boxes: Mapping[str, Interval]
+    signs: tuple[int, ...] = (1, -1)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The best proof of every entry and side, values met on the way, and what could not be re-checked."""
+
+    proofs: Mapping[Key, Proof]
+    witnesses: Mapping[Key, AttainedPoint]
+    doubts: tuple[str, ...] = ()
 
 
 def certify(
     model: nn.Module | ExportedProgram | str | Path,
     inputs: Any = (),
     *,
-    time_budget: float = 60.0,
+    time_budget: float | Budget = 60.0,
     domain: Any = None,
     output: str | None = None,
     resume: Certificate | None = None,
@@ -76,7 +85,8 @@ def certify(
     thousandths in dimension 1–3); a Lagrangian dual with quadratic multipliers from the last norms onwards (any size
     that fits). What the model attains is searched by gradients, near and far: the certificate knows how tight it is.
 
-    The bounds speak of real arithmetic and of the model as captured, in eval mode: *bounded*, which is not *correct*.
+    The bounds speak of real arithmetic, of the model as captured in eval mode, and of every draw where it draws
+    random numbers. A bound is not a claim of accuracy.
 
     Parameters
     ----------
@@ -85,8 +95,9 @@ def certify(
     inputs
         An example input, a tuple of them, or a dictionary: shapes matter, the first row is taken.
     time_budget
-        Seconds of search, beside what capturing the model takes: the best answer found by then is returned, and it is
-        sound whenever it comes.
+        Seconds of search, beside what capturing the model takes, or a :class:`~farfield._budget.Budget`, whose steps
+        are batches of cells, gradient steps of the dual and gradient steps of the search for attained values. The
+        best answer found by then is returned, and it is sound whenever it comes.
     domain
         Every real input by default; (lower, upper) for a box; see
         :class:`~farfield.certify.Certificate` for half-spaces.
@@ -114,271 +125,231 @@ def certify(
     """
     begun = time.monotonic()
     example = _first_row(inputs)
-    program = capture(model, example, dynamic_batch=False)
-    name = _output(program, output)
-    where = plain_domain(domain, program)
+    task = _task(_captured(model, example), output, domain)
     if resume is not None:
-        _same(resume, program, name, where)
-    boxes = domain_boxes(where, program)
-    ready = time.monotonic()
-    task = _Task(program, name, where, boxes, ready, ready + 0.95 * time_budget, progress)
-    claims = task.intervals()
-    network = task.network(claims)
+        _same(resume, task)
+    whole = running(time_budget)
+    clock = whole.share(0.95)
+
+    def say(words: str) -> None:
+        if progress is not None:
+            progress(1.0 - whole.left, words)
+
+    say("intervals")
+    claims = _claims(task)
     found = attained(
-        program, name, seconds=max(0.2, min(SEARCH_SHARE * time_budget, 20.0)),
-        generator=generator or torch.Generator().manual_seed(0), domain=where, start=_leaves(example),
-    )  # fmt: skip
-    bounds = task.agreed(task.bounds(claims[name], network, found, resume))
-    task.confidences(bounds)
-    return _certificate(model, example, task, found, bounds, time.monotonic() - begun)
+        task.program,
+        task.output,
+        time_budget=_search_clock(clock),
+        generator=generator or torch.Generator().manual_seed(0),
+        domain=task.domain,
+        start=_leaves(example),
+    )
+    solution = _solve(task, claims, found, clock, say, resume)
+    solution = _confidences(task, solution, clock, say)
+    return _certificate(model, example, task, found, solution, time.monotonic() - begun, time_budget)
 
 
-class _Task:
-    """One certificate in the making."""
+def _captured(model: nn.Module | ExportedProgram | str | Path, example: Any) -> Program:
+    """The program, held against the module it was captured from."""
+    program = capture(model, example, dynamic_batch=False)
+    found = differs(model, program, example) if isinstance(model, nn.Module) else None
+    if found is not None:
+        raise UnboundedError(f"There is no certificate: the captured program is not the model. {found}")
+    return program
 
-    def __init__(
-        self, program: Program, output: str, domain: Mapping[str, Any], boxes: Mapping[str, Interval],
-        begun: float, deadline: float, progress: Progress | None,
-    ) -> None:  # fmt: skip
-        self.program, self.output, self.domain, self.boxes = program, output, domain, boxes
-        self.begun, self.deadline, self.progress = begun, deadline, progress
-        self.signs: tuple[int, ...] = (1, -1)
-        self.doubts: list[str] = []
-        self.best_points: dict[tuple[int, int], tuple[float, dict[str, Any]]] = {}
 
-    def say(self, words: str) -> None:
-        """Report progress."""
-        if self.progress is not None:
-            now = time.monotonic()
-            self.progress(min(1.0, (now - self.begun) / max(self.deadline - self.begun, 1e-9)), words)
+def _task(program: Program, output: str | None, domain: Any) -> Task:
+    if output is None and len(program.outputs) > 1:
+        raise InvalidValueError(
+            f"The model returns {len(program.outputs)} tensors ({', '.join(program.outputs)}): say which one with "
+            "output=…"
+        )
+    name = program.outputs[0] if output is None else output
+    if name not in program.outputs:
+        raise UnknownNameError("output", name, program.outputs)
+    where = plain_domain(domain, program)
+    return Task(program, name, where, domain_boxes(where, program))
 
-    def left(self) -> float:
-        """Seconds until the deadline."""
-        return self.deadline - time.monotonic()
 
-    def intervals(self) -> dict[str, Any]:
-        """Every node's range; the error says why there is none."""
-        self.say("intervals")
-        reason = ""
-        try:
-            claims = propagate(self.program, inputs=dict(self.boxes))
-        except UnboundableError as error:
-            claims, reason = {}, str(error)
-        claim = claims.get(self.output)
-        if isinstance(claim, Interval) and bool((torch.isfinite(claim.lo) & torch.isfinite(claim.hi)).all()):
-            return claims
-        if self.domain["kind"] != "box":
-            self._refuse_unbounded(reason)
-        raise UnboundedError(
-            f"{self.output!r} was not proved bounded: {reason or 'intervals give no finite range'}."
+def _same(resume: Certificate, task: Task) -> None:
+    mine = (model_hash(task.program), task.output, dict(task.domain))
+    if (resume.model_hash, resume.output, dict(resume.domain)) != mine:
+        raise InvalidValueError(
+            "resume= takes a certificate of the same model, output and domain, and this one is of another."
         )
 
-    def _refuse_unbounded(self, reason: str) -> None:
-        verdict = next(v for v in analyse(self.program).verdicts if v.output == self.output)
-        if verdict.status is Status.UNBOUNDED:
-            raise UnboundedError(
-                f"There is no certificate: the output {self.output!r} is unbounded. {verdict}. "
-                "Run farfield audit for the escape path and the place for a norm."
-            )
-        if verdict.status is Status.UNKNOWN:
-            raise UnboundedError(
-                f"There is no certificate: whether {self.output!r} is unbounded is open. {verdict}."
-            )
+
+def _search_clock(clock: Clock) -> Clock:
+    """The share of the search for attained values: from 0.2 to 20 seconds."""
+    seconds = clock.seconds_left
+    share = SEARCH_SHARE
+    if 0 < seconds < math.inf:
+        share = min(max(share, min(0.5, 0.2 / seconds)), 20.0 / seconds)
+    return clock.share(share)
+
+
+# -- claims ----------------------------------------------------------------------------------------------------------
+
+
+def _claims(task: Task) -> dict[str, Any]:
+    """Every node's range; the error says why there is none."""
+    reason = "intervals give no finite range"
+    claims: dict[str, Any] = {}
+    try:
+        claims = propagate(task.program, inputs=dict(task.boxes))
+    except UnboundableError as error:
+        reason = str(error)
+    claim = claims.get(task.output)
+    if isinstance(claim, Interval) and bool((torch.isfinite(claim.lo) & torch.isfinite(claim.hi)).all()):
+        return claims
+    draw = _unbounded_draw(task, claims)
+    if draw is not None:
         raise UnboundedError(
-            f"{self.output!r} is bounded, but no number was proved: {reason or 'intervals give no finite range'}."
+            f"There is no certificate: {task.output!r} depends on random numbers that have no bound, drawn at "
+            f"{draw.place}."
         )
+    if task.domain["kind"] == "box":
+        raise UnboundedError(f"{task.output!r} was not proved bounded: {reason}.")
+    verdict = next(v for v in analyse(task.program).verdicts if v.output == task.output)
+    if verdict.status is Status.UNBOUNDED:
+        raise UnboundedError(
+            f"There is no certificate: the output {task.output!r} is unbounded. {verdict}. "
+            "Run farfield audit for the escape path and the place for a norm."
+        )
+    if verdict.status is Status.UNKNOWN:
+        raise UnboundedError(
+            f"There is no certificate: whether {task.output!r} is unbounded is open. {verdict}."
+        )
+    raise UnboundedError(f"{task.output!r} is bounded, but no number was proved: {reason}.")
 
-    def network(self, claims: Mapping[str, Any]) -> Network | None:
-        """The network in the form that is bounded tightly; ``None`` where it is too large for that."""
-        try:
-            return build_network(self.program, self.output, claims, self.boxes)
-        except TooLargeError:
-            return None
 
-    def bounds(
-        self, claim: Interval, network: Network | None, found: Attained, resume: Certificate | None
-    ) -> dict[tuple[int, int], _Bound]:
-        """(entry, sign) → the best bound."""
-        best = {
-            (i, sign): _Bound(
-                float(hi) if sign > 0 else -float(lo), "interval", _interval_proof(i, sign, lo, hi)
-            )
-            for i, (lo, hi) in enumerate(zip(claim.lo.reshape(-1), claim.hi.reshape(-1), strict=True))
-            for sign in self.signs
-        }
-        if resume is not None:
-            for proof in resume.proofs:
-                key = (int(proof["output"]), 1 if proof["side"] == "upper" else -1)
-                best[key] = _better(best[key], _Bound(float(proof["bound"]), str(proof["kind"]), proof))
-        if network is None or difference_program(self.program, self.output) is not None:
-            return best
-        dimensions = _dimensions(network)
-        cells = network.compact() and dimensions is not None and dimensions <= CELL_DIMENSIONS
-        problem = self._problem(network)
-        jobs = sorted(best, key=lambda k: -(best[k].value - _reached(found, k)))
+def _unbounded_draw(task: Task, claims: Mapping[str, Any]) -> Node | None:
+    """A random draw of any size that the output depends on."""
+    for node in _draws(task.program):
+        claim = claims.get(node.name)
+        if not node.operands and isinstance(claim, Interval) and not claim.bounded:
+            return node
+    return None
+
+
+def _draws(program: Program) -> list[Node]:
+    return [node for node in program.nodes if node.role == "operation" and not describe(node).deterministic]
+
+
+# -- proofs ----------------------------------------------------------------------------------------------------------
+
+
+def _solve(
+    task: Task, claims: Mapping[str, Any], found: Attained, clock: Clock, say: Callable[[str], None],
+    resume: Certificate | None = None,
+) -> Solution:  # fmt: skip
+    """(entry, sign) → the best proof there is time for, as the checker proves it."""
+    claim = claims[task.output]
+    best: dict[Key, Proof] = {}
+    for i, (lo, hi) in enumerate(zip(claim.lo.reshape(-1), claim.hi.reshape(-1), strict=True)):
+        for sign in task.signs:
+            best[i, sign] = IntervalProof(i, sign, float(hi) if sign > 0 else -float(lo))
+    for data in () if resume is None else resume.proofs:
+        old = read_proof(data)
+        best[old.output, old.sign] = _better(best[old.output, old.sign], old)
+    witnesses: dict[Key, AttainedPoint] = {}
+    case = None
+    if difference_program(task.program, task.output) is None:
+        case = prepare(task.program, task.output, claims, task.boxes, found)
+    if case is not None:
+        jobs = sorted(best, key=lambda k: -(best[k].bound - reached(found, k)))
         for done, key in enumerate(jobs):
-            share = self.left() / (len(jobs) - done)
-            if self.left() <= 0.05 or share < 0.02:
+            if clock.over:
                 break
-            self.say(f"output {key[0]}, {'upper' if key[1] > 0 else 'lower'} bound")
-            until = time.monotonic() + share
-            if cells and dimensions is not None:
-                part = 1.0 if problem is None else 0.8 if dimensions <= 3 else 0.3
-                best[key] = _better(best[key], self._cells(network, key, found, part * share))
-            close = best[key].value - _reached(found, key) <= 2e-3 * abs(_reached(found, key))
-            if problem is not None and not close and until - time.monotonic() > 0.01:
-                best[key] = _better(best[key], self._dual(network, problem, key, until, best[key]))
-        return best
+            say(f"output {key[0]}, {'upper' if key[1] > 0 else 'lower'} bound")
+            _prove(case, key, best, witnesses, clock.share(1.0 / (len(jobs) - done)))
+    proofs, doubts = _rechecked(task, best)
+    return Solution(proofs, witnesses, doubts)
 
-    def agreed(self, bounds: dict[tuple[int, int], _Bound]) -> dict[tuple[int, int], _Bound]:
-        """Bounds that the checker proves as well: where its arithmetic is coarser, what it proves is published.
 
-        Long lists of cells are left out: there the checker halves what it finds too large.
-        """
-        read = proof_reader(self.program, self.output, self.domain)
-        for key, bound in bounds.items():
-            if bound.kind == "cells" and int(bound.proof["cells"]) > RECHECKED_CELLS:
-                continue
-            try:
-                value = max(bound.value, read(bound.proof))
-            except CertificateError as error:
-                self.doubts.append(f"Not to be re-checked independently: {error}")
-                continue
-            bounds[key] = _Bound(value, bound.kind, {**bound.proof, "bound": value})
-        return bounds
-
-    def confidences(self, bounds: dict[tuple[int, int], _Bound]) -> None:
-        """Behind a softmax: bounds on the logits' differences, and through them on every probability."""
-        program = difference_program(self.program, self.output)
-        if program is None:
+def _prove(
+    case: OutputCase, key: Key, best: dict[Key, Proof], witnesses: dict[Key, AttainedPoint], clock: Clock
+) -> None:
+    """Every prover in turn, until the bound is close to what is attained or the time is up."""
+    for prover, share in provers(case):
+        if clock.over or best[key].bound - reached(case.found, key) <= case.tolerance(key[0]):
             return
-        inner = _Task(program, DIFFERENCES, self.domain, self.boxes, self.begun, self.deadline, self.progress)
-        inner.signs = (1,)
+        proof, witness = prover(case, key, best[key], clock.share(share))
+        if proof is not None:
+            best[key] = _better(best[key], proof)
+        if witness is not None:
+            witnesses[key] = witness
+
+
+def _better(old: Proof, new: Proof) -> Proof:
+    return new if new.bound < old.bound else old
+
+
+def _rechecked(task: Task, proofs: Mapping[Key, Proof]) -> tuple[dict[Key, Proof], tuple[str, ...]]:
+    """Proofs with bounds that the checker proves as well: where its arithmetic is coarser, its bound is published.
+
+    Long lists of cells are left out: there the checker halves what it finds too large.
+    """
+    read = proof_reader(task.program, task.output, task.domain)
+    checked, doubts = dict(proofs), []
+    for key, proof in proofs.items():
+        if proof.kind == "cells" and proof.cells > RECHECKED_CELLS:  # type: ignore[union-attr]
+            continue
         try:
-            claims = inner.intervals()
-        except UnboundedError:
-            return
-        generator = torch.Generator().manual_seed(0)
-        found = attained(
-            program, DIFFERENCES, seconds=0.1 * max(1.0, self.left()), generator=generator, domain=self.domain
-        )
-        best = inner.agreed(inner.bounds(claims[DIFFERENCES], inner.network(claims), found, None))
-        values = [_published(best[row, 1].value) for row in range(len(best))]
-        classes = len(bounds) // 2
-        for index, sign in list(bounds):
-            value = sign * confidence(values, classes, index, sign > 0)
-            proof = {
-                "kind": "softmax",
-                "output": index,
-                "side": "upper" if sign > 0 else "lower",
-                "bound": value,
-                "differences": [
-                    best[row, 1].proof for row, pair in enumerate(pairs(classes)) if pair[sign < 0] == index
-                ],
-            }
-            bounds[index, sign] = _better(bounds[index, sign], _Bound(value, "softmax", proof))
-
-    def _cells(
-        self, network: Network, key: tuple[int, int], found: Attained, seconds: float
-    ) -> _Bound | None:
-        try:
-            proof, _ = branch(network, key[0], key[1], budget_seconds=seconds, attained=_reached(found, key))
-        except FarfieldError:
-            return None
-        if proof.finite:
-            self.best_points[key] = (proof.attained, {"point": list(proof.point), "direction": None})
-        data = {
-            "kind": "cells",
-            "output": key[0],
-            "side": "upper" if key[1] > 0 else "lower",
-            **proof.to_dict(),
-        }
-        return _Bound(proof.bound, "cells", data)
-
-    def _dual(
-        self, network: Network, problem: Problem, key: tuple[int, int], until: float, so_far: _Bound
-    ) -> _Bound | None:
-        goal = objective(problem, key[0], key[1])
-        start = None
-        if so_far.kind == "dual":
-            try:
-                start = restore(network, problem, dict(so_far.proof))
-            except (KeyError, RuntimeError):
-                start = None
-        multipliers, _ = optimise(problem, goal, seconds=0.97 * (until - time.monotonic()), start=start)
-        try:
-            proof = prove(problem, goal, multipliers, key[0])
-        except PrecisionError:
-            return None
-        return _Bound(proof.bound, "dual", dual_payload(network, problem, proof, *key))
-
-    def _problem(self, network: Network) -> Problem | None:
-        try:
-            return build_problem(network, _typical(self.program, network))
-        except NoProblemError:
-            return None
+            checked[key] = weakened(proof, max(proof.bound, read(proof.to_dict())))
+        except CertificateError as error:
+            doubts.append(f"Not to be re-checked independently: {error}")
+    return checked, tuple(doubts)
 
 
-def _better(old: _Bound, new: _Bound | None) -> _Bound:
-    return old if new is None or not new.value < old.value else new
-
-
-def _reached(found: Attained, key: tuple[int, int]) -> float:
-    return float(found.upper[key[0]]) if key[1] > 0 else -float(found.lower[key[0]])
-
-
-def _interval_proof(index: int, sign: int, lo: Tensor, hi: Tensor) -> dict[str, Any]:
-    bound = float(hi) if sign > 0 else -float(lo)
-    return {"kind": "interval", "output": index, "side": "upper" if sign > 0 else "lower", "bound": bound}
-
-
-def _dimensions(network: Network) -> int | None:
-    sources = [b for b in network.blocks if b.kind == "input" or (b.kind == "box" and b.op == "input")]
-    if len(sources) != 1:
-        return None
-    return sources[0].size - (1 if sources[0].kind == "input" else 0)
-
-
-def _typical(program: Program, network: Network, points: int = 40) -> dict[int, Tensor]:
-    """Curve → about the largest |z| met over a few inputs: units for the search."""
-    wanted = {i: program.node(b.node).operands[0] for i, b in enumerate(network.blocks) if b.kind == "curve"}
+def _confidences(task: Task, solution: Solution, clock: Clock, say: Callable[[str], None]) -> Solution:
+    """Behind a softmax: bounds on the logits' differences, and through them on every probability."""
+    program = difference_program(task.program, task.output)
+    if program is None:
+        return solution
+    inner = Task(program, DIFFERENCES, task.domain, task.boxes, (1,))
+    try:
+        claims = _claims(inner)
+    except UnboundedError:
+        return solution
     generator = torch.Generator().manual_seed(0)
-    largest: dict[int, Tensor] = {}
-    for k in range(points):
-        size = 10.0 ** (-2 + 6 * k / points)
-        given = [
-            size * torch.randn([int(d) for d in spec.shape], generator=generator, dtype=torch.float64)
-            if spec.kind in ("real", "bounded")
-            else torch.zeros([int(d) for d in spec.shape], dtype=spec.dtype)
-            for spec in program.inputs
-        ]
-        values = program.evaluate(*given, keep=set(wanted.values()))
-        for i, name in wanted.items():
-            met = values[name].reshape(-1).abs().nan_to_num(0.0)
-            largest[i] = torch.maximum(largest[i], met) if i in largest else met
-    return {i: 1.5 * v for i, v in largest.items()}
+    found = attained(
+        program, DIFFERENCES, time_budget=clock.share(0.1), generator=generator, domain=task.domain
+    )
+    differences = _solve(inner, claims, found, clock, say)
+    bounds = [_published(differences.proofs[row, 1].bound) for row in range(len(differences.proofs))]
+    classes = len(solution.proofs) // 2
+    best = dict(solution.proofs)
+    for (index, sign), old in solution.proofs.items():
+        used = [differences.proofs[r, 1] for r, pair in enumerate(pairs(classes)) if pair[sign < 0] == index]
+        bound = sign * confidence(bounds, classes, index, sign > 0)
+        best[index, sign] = _better(old, SoftmaxProof(index, sign, bound, tuple(used)))
+    return Solution(best, solution.witnesses, (*solution.doubts, *differences.doubts))
+
+
+# -- the certificate -------------------------------------------------------------------------------------------------
 
 
 def _certificate(
-    model: Any,
-    example: Any,
-    task: _Task,
-    found: Attained,
-    bounds: Mapping[tuple[int, int], _Bound],
-    seconds: float,
-) -> Certificate:
+    model: Any, example: Any, task: Task, found: Attained, solution: Solution, seconds: float,
+    time_budget: float | Budget,
+) -> Certificate:  # fmt: skip
     program, count = task.program, found.lower.numel()
     lower_witness, upper_witness = found.witnesses()
     low, high = found.lower.clone(), found.upper.clone()
-    for (i, sign), (value, place) in task.best_points.items():
-        values, witnesses = (high, upper_witness) if sign > 0 else (low, lower_witness)
-        if sign * float(values[i]) < value:
-            values[i] = sign * value
-            witnesses[i] = {**place, "value": sign * value}
-    upper = torch.tensor([_published(bounds[i, 1].value) for i in range(count)], dtype=torch.float64)
-    lower = torch.tensor([-_published(bounds[i, -1].value) for i in range(count)], dtype=torch.float64)
-    kinds = {"mixed" if b.kind == "softmax" else b.kind for b in bounds.values()}
+    for (i, sign), witness in solution.witnesses.items():
+        values, places = (high, upper_witness) if sign > 0 else (low, lower_witness)
+        if sign * float(values[i]) < witness.value:
+            values[i] = sign * witness.value
+            places[i] = {"point": list(witness.point), "direction": None, "value": sign * witness.value}
+    proofs = solution.proofs
+    upper = torch.tensor([_published(proofs[i, 1].bound) for i in range(count)], dtype=torch.float64)
+    lower = torch.tensor([-_published(proofs[i, -1].bound) for i in range(count)], dtype=torch.float64)
+    kinds = {"mixed" if proof.kind == "softmax" else proof.kind for proof in proofs.values()}
     shape = tuple(int(d) for d in program.node(task.output).shape)
+    random = bool(_draws(program))
+    limit = time_budget if isinstance(time_budget, Budget) else Budget(seconds=float(time_budget))
     return Certificate(
         lower.reshape(shape),
         upper.reshape(shape),
@@ -386,16 +357,16 @@ def _certificate(
         high.reshape(shape),
         witnesses=(lower_witness, upper_witness),
         method=cast("Method", kinds.pop() if len(kinds) == 1 else "mixed"),
-        assumptions=(*_assumptions(program), *task.doubts),
+        assumptions=(*_assumptions(program, random=random), *solution.doubts),
         model_hash=model_hash(program),
         domain=dict(task.domain),
         output=task.output,
         input_shape=tuple(tuple(int(d) for d in spec.shape) for spec in program.inputs),
         input_dtype=tuple(str(spec.dtype).removeprefix("torch.") for spec in program.inputs),
-        float_limit=float_limit(model, example, program) if task.left() > 0 or count < 64 else None,
-        proofs=tuple(bounds[i, sign].proof for i in range(count) for sign in (1, -1)),
+        float_limit=None if random else float_limit(model, example, program),
+        proofs=tuple(proofs[i, sign].to_dict() for i in range(count) for sign in (1, -1)),
         seconds=seconds,
-        provenance=provenance({"time_budget": task.deadline - task.begun}),
+        provenance=provenance({"time_budget": limit.seconds, "steps": limit.steps}),
     )
 
 
@@ -403,12 +374,16 @@ def _published(bound: float) -> float:
     return bound + ALLOWANCE * max(1.0, abs(bound))
 
 
-def _assumptions(program: Program) -> tuple[str, ...]:
+def _assumptions(program: Program, *, random: bool) -> tuple[str, ...]:
     said = [
         "Real arithmetic: rounding of the model's own forward pass is not covered; see float_limit.",
         "The model as captured: eval mode, one row, fixed sizes and weights.",
         "float64 functions of the platform (exp, tanh, erf, …) are right to four units in the last place.",
     ]
+    if random:
+        said.append(
+            "The model draws random numbers: the bounds hold for every draw; attained values are of one draw."
+        )
     held = (f"Input {s.name!r} is {s.kind}: bounded by nature." for s in program.inputs if s.kind != "real")
     return (*said, *held)
 
@@ -426,27 +401,3 @@ def _leaves(example: Any) -> list[Tensor] | None:
     found: list[Tensor] = []
     tree_map(lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None, example)
     return found or None
-
-
-def _output(program: Program, wanted: str | None) -> str:
-    if wanted is None:
-        if len(program.outputs) > 1:
-            raise InvalidValueError(
-                f"The model returns {len(program.outputs)} tensors ({', '.join(program.outputs)}): say which one "
-                "with output=…"
-            )
-        return program.outputs[0]
-    if wanted not in program.outputs:
-        raise UnknownNameError("output", wanted, program.outputs)
-    return wanted
-
-
-def _same(resume: Certificate, program: Program, output: str, domain: Mapping[str, Any]) -> None:
-    if (
-        resume.model_hash != model_hash(program)
-        or resume.output != output
-        or dict(resume.domain) != dict(domain)
-    ):
-        raise InvalidValueError(
-            "resume= takes a certificate of the same model, output and domain, and this one is of another."
-        )

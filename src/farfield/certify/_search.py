@@ -8,7 +8,6 @@ reported: an inner bound, whatever the search missed.
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from farfield._budget import Budget, Clock, running
 from farfield._typing import Float, Int
 from farfield.errors import InvalidValueError
 from farfield.graph import Program, compute_node
@@ -88,7 +88,7 @@ def attained(
     program: Program,
     output: str,
     *,
-    seconds: float,
+    time_budget: float | Budget | Clock,
     generator: torch.Generator,
     domain: Mapping[str, Any] | None = None,
     start: Sequence[Tensor] | None = None,
@@ -97,7 +97,7 @@ def attained(
 
     Random directions at thirteen magnitudes, then rounds of normalised gradient ascent with momentum from the best of
     them and from fresh ones, steps shrinking from 0.5 to 10⁻⁵ radians. Costs what it is given: rounds go on until the
-    time is up (looked at every ten steps), so a little time finds little and more never finds less.
+    budget is spent, so a little time finds little and more never finds less.
 
     Parameters
     ----------
@@ -105,8 +105,8 @@ def attained(
         The network; gradients go through its operators.
     output
         Name of one of its outputs.
-    seconds
-        Time to spend.
+    time_budget
+        Seconds to spend, or a budget; a step is one gradient step of a batch of points.
     generator
         Source of starts.
     domain
@@ -125,13 +125,14 @@ def attained(
     >>> from torch import nn
     >>> from farfield.graph import capture
     >>> program = capture(nn.Sequential(nn.Linear(2, 1), nn.Tanh()), torch.zeros(1, 2), dynamic_batch=False)
-    >>> found = attained(program, "output", seconds=0.1, generator=torch.Generator().manual_seed(0))
+    >>> found = attained(program, "output", time_budget=0.1, generator=torch.Generator().manual_seed(0))
     >>> found.lower, found.upper
     (tensor([-1.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
     """
     network = _Network(program, output, start)
     region = _region(domain, network.size)
-    return _Search(network, region, seconds, generator).run()
+    clock = running(time_budget)
+    return _Search(network, region, clock, generator).run()
 
 
 class _Network:
@@ -274,11 +275,8 @@ class _HalfSpace(_Region):
 
 
 class _Search:
-    def __init__(
-        self, network: _Network, region: _Region, seconds: float, generator: torch.Generator
-    ) -> None:
-        self.network, self.region, self.generator = network, region, generator
-        self.end = time.monotonic() + seconds
+    def __init__(self, network: _Network, region: _Region, clock: Clock, generator: torch.Generator) -> None:
+        self.network, self.region, self.generator, self.clock = network, region, generator, clock
         self.size = network.size
 
     def run(self) -> Attained:
@@ -363,7 +361,7 @@ class _Search:
         return kept
 
     def _late(self) -> bool:
-        return time.monotonic() >= self.end
+        return self.clock.over
 
     def _improved(self, best: Tensor, kept: Tensor, found: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         """Per target the best of what is kept and what was found, (targets, count)."""
@@ -386,13 +384,14 @@ class _Search:
         along = torch.zeros(len(rows), dtype=torch.float64)
         for step in range(STEPS + 1):
             rows = rows.detach().requires_grad_(True)
+            self.clock.spend()
             gain = self._own_gains(self.network.batch(rows), count)
             with torch.no_grad():
                 value = torch.where(torch.isfinite(gain), gain, -math.inf)
                 better = value > best
                 best = torch.where(better, value, best)
                 kept = torch.where(better[:, None], rows, kept)
-            if step == STEPS or not gain.requires_grad or (step and step % 10 == 0 and self._late()):
+            if step == STEPS or not gain.requires_grad or self.clock.over:
                 break
             (slope,) = torch.autograd.grad(gain.sum(), rows, materialize_grads=True)
             with torch.no_grad():

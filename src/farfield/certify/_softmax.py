@@ -62,8 +62,17 @@ def confidence(bounds: Mapping[int, float] | Sequence[float], classes: int, inde
     total = 1.0
     for row, (i, j) in enumerate(pairs(classes)):
         if upper and i == index:
-            total += math.exp(max(-bounds[row], -700.0)) * (1 - 1e-14) if bounds[row] < 700.0 else 0.0
+            total += _exponential(-bounds[row], up=False)
         elif not upper and j == index:
-            total += math.exp(bounds[row]) * (1 + 1e-14) if bounds[row] < 700.0 else math.inf
+            total += _exponential(bounds[row], up=True)
     value = 1.0 / total
     return min(1.0, value * (1 + 1e-13)) if upper else max(0.0, value * (1 - 1e-13))
+
+
+def _exponential(x: float, *, up: bool) -> float:
+    """e^x, rounded up or down; beyond ±700 by what the next float64 allows."""
+    if x > 700.0:
+        return math.inf if up else math.exp(700.0)
+    if x < -700.0:
+        return math.exp(-700.0) if up else 0.0
+    return math.exp(x) * (1 + 1e-14 if up else 1 - 1e-14)

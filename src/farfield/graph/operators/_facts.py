@@ -142,6 +142,9 @@ class Facts:
         The function of one real number that is applied to every entry of the only operand, if it is known.
     range
         Numbers between which every entry of a real result lies, whatever the operands are.
+    products
+        In every linear group, the coefficient of any one entry of any one operand is 0, 1 or an entry of an operand
+        outside the group (or the number in its place): absolute values of these give absolute coefficients.
     """
 
     moves: bool = False
@@ -156,6 +159,7 @@ class Facts:
     positive: bool = False
     scalar: ScalarFunction | None = None
     range: tuple[float, float] = (-math.inf, math.inf)
+    products: bool = False
 
     def linear_group(self, moving: Sequence[int]) -> tuple[int, ...] | None:
         """The first group that holds all these operands, if there is one: the node is affine in them together."""
@@ -183,7 +187,7 @@ def linear_in(*groups: tuple[int, ...], **more: Any) -> Facts:
 
 def when_floating(facts: Facts) -> Callable[[Node], Facts]:
     """These facts where the result is floating or complex; nothing where it is cut to whole numbers on the way."""
-    bare = replace(facts, moves=False, linear=(), monotone=())
+    bare = replace(facts, moves=False, linear=(), monotone=(), products=False)
 
     def of(node: Node) -> Facts:
         real = node.dtype is None or node.dtype.is_floating_point or node.dtype.is_complex

@@ -39,7 +39,7 @@ def _sum_facts(sign: int) -> Callable[[Node], Facts]:
 
 
 _SUM = Facts(linear=((0, 1),), entrywise=True, complex=True)
-_PRODUCT = Facts(linear=((0,), (1,)), entrywise=True, complex=True)
+_PRODUCT = Facts(linear=((0,), (1,)), entrywise=True, complex=True, products=True)
 
 
 def _divide_facts(node: Node) -> Facts:

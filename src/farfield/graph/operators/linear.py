@@ -102,6 +102,12 @@ def _bag_facts(node: Node) -> Facts:
     return Facts() if _BAGS[node.attributes["mode"]] == "max" else linear_in((0,))
 
 
+def _addmm_facts(node: Node) -> Facts:
+    """Products with coefficient 1 only while alpha and beta are."""
+    plain = all(node.attributes.get(name, 1) == 1 for name in ("alpha", "beta"))
+    return linear_in((0, 1), (0, 2), products=plain)
+
+
 _CONV = binding(compute=_broadcast)
 _BAGS = ("sum", "mean", "max")
 _BAG = binding(drop=("scale_grad_by_freq", "sparse"), add={"padding_idx": None})
@@ -120,7 +126,7 @@ OPERATORS = (
             example(functional.linear, real(2, 3), real(4, 3), real(4)),
             example(functional.linear, real(2, 5, 3), real(4, 3)),
         ),
-        facts=linear_in((0, 2), (1, 2)),
+        facts=linear_in((0, 2), (1, 2), products=True),
     ),
     Operator(
         "matmul",
@@ -143,7 +149,7 @@ OPERATORS = (
             example(torch.mv, real(2, 3), real(3)),
             example(torch.dot, real(3), real(3)),
         ),
-        facts=linear_in((0,), (1,), complex=True),
+        facts=linear_in((0,), (1,), complex=True, products=True),
     ),
     Operator(
         "addmm",
@@ -166,7 +172,7 @@ OPERATORS = (
             ),
             example(torch.addmv, real(2), real(2, 3), real(3)),
         ),
-        facts=linear_in((0, 1), (0, 2)),
+        facts=_addmm_facts,
         composed=_sum_with_product,
     ),
     Operator(
@@ -195,7 +201,7 @@ OPERATORS = (
             ),
             example(functional.conv3d, real(1, 2, 4, 4, 4), real(3, 2, 2, 2, 2), real(3)),
         ),
-        facts=linear_in((0, 2), (1, 2)),
+        facts=linear_in((0, 2), (1, 2), products=True),
     ),
     Operator(
         "conv_transpose",
@@ -222,7 +228,7 @@ OPERATORS = (
                 real(3, 2, 3, 3),
             ),
         ),
-        facts=linear_in((0, 2), (1, 2)),
+        facts=linear_in((0, 2), (1, 2), products=True),
     ),
     Operator(
         "embedding",

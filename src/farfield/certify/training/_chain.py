@@ -2,8 +2,8 @@
 
 A chain is … → norm → (activation → linear)*. Whatever stands before its last norm, the norm's image is a ball; behind
 affine layers alone it is the ellipsoid {u : uᵀGu = 1} over homogeneous inputs, as in
-:mod:`farfield.certify._problem`. That module rounds outwards and takes any program; this one rebuilds the same kind
-of problem at every call from the live weights, without rounding, so that a bound can be trained.
+:mod:`farfield.certify.dual._problem`. That module rounds outwards and takes any program; this one rebuilds the same
+kind of problem at every call from the live weights, without rounding, so that a bound can be trained.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from farfield.certify._network import is_curve
-from farfield.certify._problem import Ball, Curve, Problem
 from farfield.certify._rounding import with_room
+from farfield.certify.affine import is_curve
+from farfield.certify.dual._problem import Ball, Curve, Problem
 from farfield.errors import FarfieldError, PrecisionError
 from farfield.gaussian import ScalarFunction
 from farfield.graph import capture, describe
 from farfield.nn import Center, Elementwise, GroupedLayerNorm, LayerNorm, Project, ScaledLinear
 
-__all__ = ["Chain", "UntrainableBoundError", "parse_chain"]
+__all__ = ["NormedChain", "UntrainableBoundError", "parse_chain"]
 
 Kind: TypeAlias = Literal["affine", "norm", "curve", "other"]
 NORMS = (nn.LayerNorm, nn.RMSNorm, LayerNorm, Project, GroupedLayerNorm)
@@ -53,7 +53,7 @@ class Scale(nn.Module):
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """One module of a chain; ``curve`` is the scalar function of an activation."""
 
     kind: Kind
@@ -71,7 +71,7 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Source:
+class NormImage:
     """The image of the last norm: value = matrix @ x for x in the balls."""
 
     balls: tuple[Ball, ...]
@@ -86,7 +86,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Chain:
+class NormedChain:
     """A model's steps, and how its last norm is described.
 
     Parameters
@@ -99,7 +99,7 @@ class Chain:
         The norm stands behind affine layers alone, with fewer inputs than features: an ellipsoid over the inputs.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]
     norm: int
     features: int
     parametrised: bool
@@ -168,7 +168,7 @@ class Chain:
         return self._problem(source, curves, size, matrix, offset)
 
     def _problem(
-        self, source: Source, curves: list[Curve], size: int, matrix: Tensor, offset: Tensor
+        self, source: NormImage, curves: list[Curve], size: int, matrix: Tensor, offset: Tensor
     ) -> Problem:
         zero = torch.zeros((), dtype=torch.float64)
         outputs = offset.numel()
@@ -217,7 +217,7 @@ class Chain:
         columns = torch.linalg.vector_norm(self._prefix(), dim=0) / math.sqrt(self.features)
         return _power_of_two(columns).reciprocal()
 
-    def _source(self, unit: Tensor) -> Source:
+    def _source(self, unit: Tensor) -> NormImage:
         module = self.steps[self.norm].module
         zero = torch.zeros((), dtype=torch.float64)
         if self.parametrised:
@@ -228,7 +228,7 @@ class Chain:
             ball = Ball(slice(0, unit.numel()), gram, zero, 1.0, False, 0)
             cone = torch.zeros(1, unit.numel(), dtype=torch.float64)
             cone[0, -1] = 1.0
-            return Source((ball,), matrix, cone)
+            return NormImage((ball,), matrix, cone)
         groups = module.groups if isinstance(module, GroupedLayerNorm) else 1
         width = self.features // groups
         eye = torch.eye(width, dtype=torch.float64)
@@ -239,7 +239,7 @@ class Chain:
         )
         matrix = float(unit) * torch.eye(self.features, dtype=torch.float64)
         cone = torch.zeros(0, self.features, dtype=torch.float64)
-        return Source(balls, matrix, cone)
+        return NormImage(balls, matrix, cone)
 
 
 def whitened(ball: Ball, matrix: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ def ball_norms(ball: Ball, matrix: Tensor) -> Tensor:
     return norms
 
 
-def parse_chain(model: nn.Module, example: Tensor) -> Chain:
+def parse_chain(model: nn.Module, example: Tensor) -> NormedChain:
     """The chain a model is, checked against the model at an example.
 
     Raises
@@ -302,10 +302,10 @@ def parse_chain(model: nn.Module, example: Tensor) -> Chain:
         and isinstance(steps[0].module, nn.Linear | ScaledLinear)
         and _inputs(steps[0].module) + 1 <= features - 1
     )
-    return Chain(steps, norm, features, parametrised)
+    return NormedChain(steps, norm, features, parametrised)
 
 
-def _features(model: nn.Module, steps: tuple[Step, ...], norm: int, example: Tensor) -> int:
+def _features(model: nn.Module, steps: tuple[ChainStep, ...], norm: int, example: Tensor) -> int:
     """Size of the last norm's axis; on the way, that the steps in turn are what the model computes."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -326,11 +326,11 @@ def _features(model: nn.Module, steps: tuple[Step, ...], norm: int, example: Ten
     return features
 
 
-def _steps(name: str, module: nn.Module) -> list[Step]:
+def _steps(name: str, module: nn.Module) -> list[ChainStep]:
     if isinstance(module, NORMS):
-        return [Step("norm", name, module)]
+        return [ChainStep("norm", name, module)]
     if isinstance(module, (nn.Linear, ScaledLinear, Center, *PASSING)):
-        return [Step("affine", name, module)]
+        return [ChainStep("affine", name, module)]
     if isinstance(module, nn.Sequential):
         return [
             s for key, child in module.named_children() for s in _steps(f"{name}.{key}".strip("."), child)
@@ -338,11 +338,13 @@ def _steps(name: str, module: nn.Module) -> list[Step]:
     if isinstance(module, Elementwise) and module.function is None and module.scale != 1.0:
         plain = Elementwise(module.sigma)
         return [
-            Step("curve", name, plain, _curve(plain)) if _curve(plain) else Step("other", name, plain),
-            Step("affine", name, Scale(module.scale)),
+            ChainStep("curve", name, plain, _curve(plain))
+            if _curve(plain)
+            else ChainStep("other", name, plain),
+            ChainStep("affine", name, Scale(module.scale)),
         ]
     curve = None if any(True for _ in module.parameters()) else _curve(module)
-    return [Step("other" if curve is None else "curve", name, module, curve)]
+    return [ChainStep("other" if curve is None else "curve", name, module, curve)]
 
 
 def _curve(module: nn.Module) -> ScalarFunction | None:

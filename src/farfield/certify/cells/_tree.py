@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 
 from farfield._typing import Bool, Float
-from farfield.certify._cell_network import compile_cells
-from farfield.certify._cells import AXIS_LETTERS, CellsProof
-from farfield.certify._network import Network
+from farfield.certify._proofs import CellsProof
+from farfield.certify.affine import Network
+from farfield.certify.cells._branch import AXIS_LETTERS
+from farfield.certify.cells._compile import compile_cells
 from farfield.errors import FarfieldError
 
 __all__ = ["BrokenProofError", "leaves", "recheck"]
@@ -77,7 +78,7 @@ def recheck(network: Network, proof: CellsProof, *, batch: int = 1024) -> float:
         Where the cells do not cover the domain: a tree that is not closed, coordinates that are not invertible, a
         cell left out although it has inputs.
     """
-    compiled = compile_cells(network, proof.output_index, proof.sign)
+    compiled = compile_cells(network, proof.output, proof.sign)
     if compiled.homogeneous:
         matrix = torch.tensor(proof.matrix, dtype=torch.float64)
         if matrix.shape != compiled.matrix.shape or not bool(

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from farfield.certify._affine_cells import INFLATE, ROUND, SLIP, TINY, Blame, Clouds
+from farfield.certify.cells._clouds import INFLATE, ROUND, SLIP, TINY, Blame, Clouds
 
 __all__ = ["apply_norm"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from farfield.certify._chain import parse_chain
-from farfield.certify._descent import initial_multipliers
-from farfield.certify._dual import Dual, Multipliers, Objective
-from farfield.certify._problem import Problem
+from farfield.certify.dual._descent import initial_multipliers
+from farfield.certify.dual._dual import Dual, Multipliers, Objective
+from farfield.certify.dual._problem import Problem
+from farfield.certify.training._chain import parse_chain
 from farfield.errors import InvalidValueError
 
 __all__ = ["OutputRangePenalty"]
@@ -95,7 +95,7 @@ class OutputRangePenalty:
         self.steps, self.every, self.rate, self.warm_up = steps, every, float(rate), warm_up
         self.chain = parse_chain(model, example)
         self.units = self.chain.units()
-        self._searches: dict[tuple[int, int], Search] = {}
+        self._searches: dict[tuple[int, int], MultiplierSearch] = {}
         self._calls = 0
 
     def __call__(self) -> Tensor:
@@ -129,7 +129,7 @@ class OutputRangePenalty:
         search = self._searches.get((output, sign))
         count = self.steps if steps is None else steps
         if search is None:
-            search = self._searches[output, sign] = Search.begin(fixed, fixed_goal, self.rate)
+            search = self._searches[output, sign] = MultiplierSearch.begin(fixed, fixed_goal, self.rate)
             count += self.warm_up
         search.follow(fixed, fixed_goal, count)
         total = _lagrangian(Dual(live, goal.divided(search.scale)), search.multipliers, search.point)
@@ -137,7 +137,7 @@ class OutputRangePenalty:
 
 
 @dataclass
-class Search:
+class MultiplierSearch:
     """Multipliers of one bound, as they follow the weights."""
 
     scale: float
@@ -153,7 +153,7 @@ class Search:
     pace: float = 1.0
 
     @staticmethod
-    def begin(problem: Problem, goal: Objective, rate: float) -> Search:
+    def begin(problem: Problem, goal: Objective, rate: float) -> MultiplierSearch:
         """From a first guess."""
         scale = _scale(goal)
         goal = goal.divided(scale)
@@ -163,7 +163,7 @@ class Search:
             {"params": [v for k, v in raw.items() if k != "n"], "lr": rate, "full": rate},
             {"params": [raw["n"]], "lr": rate * PRODUCT_SHARE, "full": rate * PRODUCT_SHARE},
         ]
-        return Search(scale, raw, torch.optim.Adam(groups, betas=(0.9, 0.99)))
+        return MultiplierSearch(scale, raw, torch.optim.Adam(groups, betas=(0.9, 0.99)))
 
     def follow(self, problem: Problem, goal: Objective, steps: int) -> None:
         """Some steps of Adam at these weights; the best point met is kept, with its shift written in."""

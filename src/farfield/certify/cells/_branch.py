@@ -8,18 +8,17 @@ attains, or time is up: whenever it stops, the largest bound over the boxes hold
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from farfield.certify._cell_network import CellNetwork, compile_cells
-from farfield.certify._network import Network
+from farfield._budget import Budget, Clock, running
+from farfield.certify._proofs import CellsProof
+from farfield.certify.affine import Network
+from farfield.certify.cells._compile import CellNetwork, compile_cells
 
-__all__ = ["AXIS_LETTERS", "CellsProof", "CellsState", "branch"]
+__all__ = ["AXIS_LETTERS", "CellsState", "branch"]
 
 LEAF, OUTSIDE = -1, -2
 NODE_BYTES = 9
@@ -27,67 +26,6 @@ NODE_SECONDS = 6e-7
 """About what writing one node of a tree as text takes."""
 AXIS_LETTERS = "0123456789abcdefghijklmnopqrstuvw"
 """How trees name axes."""
-
-
-@dataclass(frozen=True)
-class CellsProof:
-    """A bound of sign·f over every input, and the cells that prove it.
-
-    Parameters
-    ----------
-    bound, attained
-        sign·f ≤ bound for every input in real arithmetic; sign·f reaches ``attained`` in float64.
-    point, finite
-        Where: an input, or, where ``finite`` is false, a direction in which it is approached.
-    sign, output_index
-        1 from above, −1 from below; entry of the flattened output.
-    trees
-        Per face, preorder: a digit is the axis halved, ``.`` a cell, ``x`` a cell outside the domain.
-    matrix, shift
-        u = matrix @ p + shift.
-    cells, bounded, seconds
-        Cells in the trees, cells bounded on the way, time taken.
-    status
-        ``"met"``, ``"deadline"`` or ``"memory"``.
-    """
-
-    bound: float
-    attained: float
-    point: tuple[float, ...]
-    finite: bool
-    sign: int
-    output_index: int
-    trees: tuple[str, ...]
-    matrix: tuple[tuple[float, ...], ...]
-    shift: tuple[float, ...]
-    cells: int
-    bounded: int
-    seconds: float
-    status: str
-
-    @property
-    def ratio(self) -> float:
-        """1 + (bound − attained)/|attained|: 1 is tight."""
-        if not self.attained:
-            return math.inf if self.bound > self.attained else 1.0
-        return 1.0 + (self.bound - self.attained) / abs(self.attained)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> CellsProof:
-        """What ``to_dict`` gave, also after a way through JSON."""
-        return cls(
-            **{
-                **data,
-                "point": tuple(data["point"]),
-                "trees": tuple(data["trees"]),
-                "matrix": tuple(tuple(row) for row in data["matrix"]),
-                "shift": tuple(data["shift"]),
-            }
-        )
 
 
 class CellsState:
@@ -185,8 +123,8 @@ def branch(
     output_index: int,
     sign: int,
     *,
-    budget_seconds: float,
-    target_ratio: float = 1.002,
+    time_budget: float | Budget | Clock,
+    tolerance: float = 0.0,
     attained: float | None = None,
     state: CellsState | None = None,
     progress: Callable[[float, float, int], None] | None = None,
@@ -202,10 +140,10 @@ def branch(
     ----------
     network, output_index, sign
         What to bound: see ``compile_cells``.
-    budget_seconds
-        When to stop.
-    target_ratio
-        Stop at bound ≤ attained + (target_ratio − 1)·|attained|.
+    time_budget
+        When to stop, in seconds or as a budget; a step is one batch of cells bounded.
+    tolerance
+        Cells whose bound is at most attained + tolerance are done.
     attained
         A value sign·f is known to reach.
     state
@@ -215,49 +153,42 @@ def branch(
     batch, memory_bytes
         Cells bounded at once (chosen by the network's width if not given); what may be held in all.
     """
-    begun = time.monotonic()
+    clock = running(time_budget)
+    first = state is None
     if state is None:
         state = CellsState(compile_cells(network, output_index, sign))
-        first = True
-    else:
-        first = False
-    compiled = state.compiled
+    compiled, before = state.compiled, clock.elapsed
     size = batch or _batch_size(compiled)
     state.attained = max(state.attained, -math.inf if attained is None else attained)
     status = "met"
     if first:
-        _enter(state, *state.roots(), target_ratio)
+        clock.spend()
+        _enter(state, *state.roots(), tolerance)
     slowest = 0.0
     while True:
-        line = _line(state.attained, target_ratio)
-        chosen = _worst(state, line, size // 2)
+        chosen = _worst(state, state.attained + tolerance, size // 2)
         if not len(chosen):
             break
-        now = time.monotonic()
-        left = budget_seconds - (now - begun) - state.nodes * NODE_SECONDS
-        if left < slowest:
+        begun = clock.elapsed
+        if clock.seconds_left - state.nodes * NODE_SECONDS < slowest or clock.over:
             status = "deadline"
             break
         if state.bytes() + 16 * size * (10 + 3 * compiled.axes) > memory_bytes:
             status = "memory"
             break
-        _enter(state, *state.divide(chosen), target_ratio)
-        slowest = max(0.9 * slowest, time.monotonic() - now)
+        clock.spend()
+        _enter(state, *state.divide(chosen), tolerance)
+        slowest = max(0.9 * slowest, clock.elapsed - begun)
         if progress is not None:
             progress(state.largest(), state.attained, state.bounded)
     trees = state.texts()
-    state.seconds += time.monotonic() - begun
+    state.seconds += clock.elapsed - before
     return _proof(state, output_index, sign, trees, status), state
 
 
 def _batch_size(compiled: CellNetwork) -> int:
     width = max([s.block.size for s in compiled.steps], default=1)
     return max(32, min(4096, int(2.5e5 / (width * (compiled.axes + 2)))))
-
-
-def _line(attained: float, target_ratio: float) -> float:
-    """Below this a cell is done."""
-    return attained + (target_ratio - 1.0) * abs(attained) if math.isfinite(attained) else -math.inf
 
 
 def _worst(state: CellsState, line: float, count: int) -> Tensor:
@@ -269,13 +200,13 @@ def _worst(state: CellsState, line: float, count: int) -> Tensor:
 
 
 def _enter(
-    state: CellsState, face: Tensor, node: Tensor, centre: Tensor, half: Tensor, target_ratio: float
+    state: CellsState, face: Tensor, node: Tensor, centre: Tensor, half: Tensor, tolerance: float
 ) -> None:
     """Bound cells, look at values inside them, and put those that are not done into the pool."""
     upper, share, slopes = state.compiled.bound(face, centre, half)
     state.bounded += len(face)
     _look(state, face, centre, half, upper, slopes)
-    active = upper > _line(state.attained, target_ratio)
+    active = upper > state.attained + tolerance
     if not bool(active.all()):
         state.retired = max(state.retired, float(upper[~active].max()))
     for name, value in (
@@ -320,7 +251,7 @@ def _proof(
         point=point,
         finite=finite,
         sign=sign,
-        output_index=output_index,
+        output=output_index,
         trees=trees,
         matrix=tuple(tuple(row) for row in compiled.matrix.tolist()),
         shift=tuple(compiled.shift.tolist()),

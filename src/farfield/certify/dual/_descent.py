@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from farfield.certify._dual import Dual, Multipliers, Objective, curve_multipliers
-from farfield.certify._problem import Problem
+from farfield._budget import Budget, Clock, running
+from farfield.certify.dual._dual import Dual, Multipliers, Objective, curve_multipliers
+from farfield.certify.dual._problem import Problem
 
 __all__ = ["initial_multipliers", "optimise"]
 
 ROUNDS = ((0.08, 0.2, False), (0.16, 0.15, False), (0.25, 0.1, False), (0.55, 0.1, True), (1.0, 0.1, True))
-"""(share of the time at its end, learning rate, with pairwise products) of each round."""
+"""(share of the budget at its end, learning rate, with pairwise products) of each round."""
 BENDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights tried for the first guess."""
 PRODUCT_STEP = 0.1
@@ -67,18 +67,30 @@ def optimise(
     problem: Problem,
     goal: Objective,
     *,
-    seconds: float,
+    time_budget: float | Budget | Clock,
     start: Multipliers | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> tuple[Multipliers, float]:
     """Search multipliers that make the dual bound of an objective small.
 
+    Parameters
+    ----------
+    problem, goal
+        What is bounded.
+    time_budget
+        When to stop, in seconds or as a budget; a step is one evaluation of the dual and its gradient.
+    start
+        Multipliers to begin from; a first guess otherwise.
+    progress
+        Called with the share of the budget used and the best bound.
+
     Returns
     -------
     tuple
         The best multipliers seen, with their shift written in, and the unrounded bound they give:
-        :mod:`farfield.certify._proof` turns multipliers into a bound that accounts for every rounding.
+        :mod:`farfield.certify.dual._prove` turns multipliers into a bound that accounts for every rounding.
     """
+    clock = running(time_budget)
     scale = _scale(goal)
     goal = goal.divided(scale)
     dual = Dual(problem, goal)
@@ -87,15 +99,14 @@ def optimise(
     )
     if start is not None:
         kept = {**kept, **{k: v / scale for k, v in start.items()}}
-    begin = time.monotonic()
 
     def report(best: float) -> None:
         if progress is not None:
-            progress(min(1.0, (time.monotonic() - begin) / max(seconds, 1e-9)), best * scale)
+            progress(1.0 - clock.left, best * scale)
 
     best = math.inf
     for share, rate, products in ROUNDS:
-        kept, best = _round(dual, kept, best, rate, products, begin + seconds * share, report)
+        kept, best = _round(dual, kept, best, rate, products, clock, share, report)
     return {k: v * scale for k, v in kept.items()}, best * scale
 
 
@@ -105,10 +116,11 @@ def _round(
     best: float,
     rate: float,
     products: bool,
+    clock: Clock,
     until: float,
     progress: Callable[[float], None],
 ) -> tuple[Multipliers, float]:
-    """Adam from ``start`` until a time, with a cosine schedule; positive multipliers move by factors.
+    """Adam from ``start`` until a share of the clock, with a cosine schedule; positive multipliers move by factors.
 
     ``products`` lets pairwise products in; each is measured in units of what its two curves weigh.
     """
@@ -117,9 +129,10 @@ def _round(
     dual.weigh(start)
     raw = {k: _raw(k, v, units[k]).requires_grad_(k != "n" or products) for k, v in start.items()}
     optimiser = torch.optim.Adam([v for v in raw.values() if v.requires_grad], lr=rate)
-    begin = time.monotonic()
-    while (now := time.monotonic()) < until:
-        share = (now - begin) / max(until - begin, 1e-9)
+    begin = 1.0 - clock.left
+    while (used := 1.0 - clock.left) < until - 1e-12:
+        clock.spend()
+        share = (used - begin) / (until - begin)
         for group in optimiser.param_groups:
             group["lr"] = rate * (0.5 * (1 + math.cos(math.pi * share)) + 0.01)
         optimiser.zero_grad()

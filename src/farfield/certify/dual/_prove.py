@@ -1,6 +1,6 @@
 """From multipliers to a number that holds: the dual value with every rounding accounted for.
 
-Two parts, as in :mod:`farfield.certify._dual`. The joint part is at most γ exactly when the bordered matrix
+Two parts, as in :mod:`farfield.certify.dual._dual`. The joint part is at most γ exactly when the bordered matrix
 
     [ γ − const   −linᵀ/2 ]
     [  −lin/2        H    ]
@@ -18,20 +18,20 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from farfield.certify._dual import Multipliers, Objective, curve_multipliers, product_forms, shifted
-from farfield.certify._form import UNIT
-from farfield.certify._problem import Curve, Problem
 from farfield.certify._rounding import UNIT_ROUNDOFF, gamma, positive_definite, with_room
+from farfield.certify.affine import UNIT
+from farfield.certify.dual._dual import Multipliers, Objective, curve_multipliers, product_forms, shifted
+from farfield.certify.dual._problem import Curve, Problem
 from farfield.errors import PrecisionError
 
-__all__ = ["DualProof", "prove"]
+__all__ = ["ProvedValue", "prove"]
 
 POINTS = 4096
 """Grid points per smooth curve."""
 
 
 @dataclass(frozen=True)
-class DualProof:
+class ProvedValue:
     """A proved upper bound of an objective: bound ≥ joint + Σ separable maxima."""
 
     bound: float
@@ -41,7 +41,7 @@ class DualProof:
 
 def prove(
     problem: Problem, goal: Objective, multipliers: Multipliers, output: int | None = None
-) -> DualProof:
+) -> ProvedValue:
     """An upper bound of the objective over the whole problem, rounded upwards.
 
     Parameters
@@ -65,7 +65,7 @@ def prove(
         joint = _joint(problem, goal, tried, output)
         if joint is not None:
             total = joint + _separable(problem, goal, tried, output)
-            return DualProof(total + 8 * UNIT_ROUNDOFF * abs(total), joint, tried)
+            return ProvedValue(total + 8 * UNIT_ROUNDOFF * abs(total), joint, tried)
     raise PrecisionError(
         "The dual's quadratic form could not be proved positive in float64: the search was too short."
     )

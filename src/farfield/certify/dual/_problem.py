@@ -18,9 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from farfield.certify._form import UNIT, Form
-from farfield.certify._network import Block, Network
 from farfield.certify._rounding import TINY, gamma, row_norms, spectral_bound, with_room
+from farfield.certify.affine import UNIT, Block, Form, Network
 from farfield.errors import FarfieldError
 from farfield.gaussian import ScalarFunction, scalar_function
 
@@ -104,7 +103,7 @@ def build_problem(network: Network, sizes: Mapping[int, Tensor] | None = None, l
     Parameters
     ----------
     network
-        From :func:`farfield.certify._network.build_network`.
+        From :func:`farfield.certify.affine.build_network`.
     sizes
         Curve → typical |z| of each entry, from a few evaluations: units only, no claim rests on them.
 

@@ -22,16 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from farfield.certify._form import SELECTING, SUMMING, WEIGHTED, Form, affine_step, constant_form, scaled
+from farfield.certify.affine._form import Form, affine_step, constant_form, scaled, select_rows
 from farfield.certify.intervals import Interval
 from farfield.errors import FarfieldError
-from farfield.graph import Node, Program, compute_node, describe
+from farfield.graph import Node, NormSpec, Program, describe
 
-__all__ = ["Block", "Network", "TooLargeError", "build_network"]
+__all__ = ["Block", "Network", "TooLargeError", "build_network", "is_curve"]
 
 ENTRY_LIMIT = 60_000_000
 """Entries of all coefficient matrices together; a larger network is bounded by intervals alone."""
-NORMS = frozenset(["layer_norm", "rms_norm", "group_norm", "instance_norm", "l2_normalize"])
 
 
 class TooLargeError(FarfieldError):
@@ -184,38 +183,23 @@ class _Builder:
             return self._input(node)
         operands = [None if name is None else self.forms.get(name) for name in node.inputs]
         absent = [n is not None and o is None for n, o in zip(node.inputs, operands, strict=True)]
+        spec = describe(node).norm
         made = None
-        if not any(absent):
+        if spec is not None and not any(absent[1:]):
+            made = self._norm(node, spec, operands)  # whatever it normalises, its image is known
+        elif not any(absent):
             made = self._known(node, operands)
-        elif node.op in NORMS and not any(absent[1:]):
-            made = self._norm(node, operands)  # whatever it normalises, its image is known
-        if made is not None:
-            return made
-        return self._boxed(node)
+        return self._boxed(node) if made is None else made
 
     def _known(self, node: Node, operands: Sequence[Any]) -> Any:
         if node.op == "getitem":
             return operands[0][int(node.attributes["index"])] if isinstance(operands[0], tuple) else None
         if any(isinstance(o, tuple) for o in operands):
             return None
-        if all(o is None or o.constant for o in operands) and node.op != "unknown":
-            value = compute_node(node, [self._value(n) for n in node.inputs], {}, torch.float64)
-            if isinstance(value, Tensor) and not value.is_complex():
-                return constant_form(value, rounding=64.0)
-            return None
-        if node.op == "cast" and (node.dtype is None or not node.dtype.is_floating_point):
-            return None  # rounds to integers
-        if node.op in SELECTING or node.op in SUMMING:
+        if all(o is None or o.constant for o in operands):
+            return None  # what capture did not fold is a draw, or too large: its range is all that is used
+        if describe(node).linear:
             return self._linear(node, operands)
-        if node.op in WEIGHTED:
-            moving = [i for i, o in enumerate(operands) if o is not None and not o.constant]
-            if len(moving) == 1 and moving[0] in WEIGHTED[node.op]:
-                return self._linear(node, operands)
-            return None
-        if node.op == "batch_norm" and not node.attributes.get("training"):
-            return self._batch_norm(node, operands)
-        if node.op in NORMS:
-            return self._norm(node, operands)
         if is_curve(node):
             return self._curve(node, operands[0])
         return None
@@ -278,110 +262,66 @@ class _Builder:
         )
         return replace(made, degree=form.degree)
 
-    def _norm(self, node: Node, operands: Sequence[Any]) -> Form | None:
-        form = operands[0]
-        if any(o is not None and not o.constant for o in operands[1:]):
+    def _norm(self, node: Node, spec: NormSpec, operands: Sequence[Any]) -> Form | None:
+        """Its image, times a constant weight, plus a bias that may move; a weight that moves is left to intervals."""
+        weight, bias = (None if i is None else operands[i] for i in (spec.weight, spec.bias))
+        if weight is not None and not (isinstance(weight, Form) and weight.constant):
             return None
-        described = _norm_groups(node, tuple(int(d) for d in self.program.node(node.operands[0]).shape))
-        if described is None:
+        if bias is not None and not isinstance(bias, Form):
             return None
-        groups, centred, radius, count, axes = described
-        if node.attributes.get("eps_mode", "inside") != "inside":
-            form = None
+        shape = _sizes(node)
+        groups = spec.group_index(shape)
+        size = groups.shape[1]
+        if size <= spec.correction or spec.eps < 0:
+            return None
+        plain = spec.eps_mode == "inside" and spec.order == 2.0
         made = self._add(
             Block(
                 "norm",
                 node.name,
                 groups.numel(),
-                form,
+                operands[0] if plain and isinstance(operands[0], Form) else None,
                 groups=groups,
-                centred=centred,
-                radius=radius,
-                norm_eps=float(node.attributes.get("eps") or 0.0),
-                count=count,
+                centred=spec.centered,
+                radius=spec.radius(size),
+                norm_eps=spec.eps,
+                count=spec.count(size),
             )
         )
-        weight = self._value(node.inputs[1]) if len(node.inputs) > 1 else None
-        bias = self._value(node.inputs[2]) if len(node.inputs) > 2 and node.op != "rms_norm" else None
-        shape = tuple(int(d) for d in node.shape)
-        return scaled(made, _spread(weight, shape, axes), _spread(bias, shape, axes))
-
-    def _batch_norm(self, node: Node, operands: Sequence[Any]) -> Form | None:
-        weight, bias, mean, variance = (self._value(n) for n in node.inputs[1:5])
-        if mean is None or variance is None:
-            return None
-        factor = (variance.to(torch.float64) + float(node.attributes["eps"])).rsqrt()
         if weight is not None:
-            factor = factor * weight.to(torch.float64)
-        shift = -mean.to(torch.float64) * factor
-        if bias is not None:
-            shift = shift + bias.to(torch.float64)
-        size = shift.abs() + (mean.to(torch.float64) * factor).abs()
-        shape, axes = tuple(int(d) for d in node.shape), (1,)
-        form: Form = operands[0]
-        made = scaled(form, _spread(factor, shape, axes), _spread(shift, shape, axes))
-        spread, steep = _spread(size, shape, axes), _spread(factor.abs(), shape, axes)
-        assert spread is not None
-        assert steep is not None
-        # The factor itself is rounded: weight / √(variance + ε).
-        grown = {b: m + 8 * steep[:, None] * form.matrices[b].abs() for b, m in made.magnitudes.items()}
-        offset_magnitude = made.offset_magnitude + 8 * spread + 8 * steep * form.offset.abs()
-        return replace(made, magnitudes=grown, offset_magnitude=offset_magnitude)
+            made = scaled(made, self._laid(spec, weight, node, spec.weight).offset, None)
+        if bias is None:
+            return made
+        moved = self._laid(spec, bias, node, spec.bias)
+        if moved.constant:
+            return scaled(made, None, moved.offset)
+        plus = Node("", "add", inputs=("", ""), dtype=torch.float64)
+        total = affine_step(plus, (made, moved), (None, None), (shape, shape))
+        return total if isinstance(total, Form) else None
+
+    def _laid(self, spec: NormSpec, form: Form, node: Node, position: int | None) -> Form:
+        """A norm's parameter, spread along the value's entries."""
+        assert position is not None
+        name = node.inputs[position]
+        assert name is not None
+        index = torch.arange(form.size).reshape(_sizes(self.program.node(name)))
+        return select_rows(form, spec.spread(index, _sizes(node)).reshape(-1))
 
     # -- affine operations -------------------------------------------------------------------------------------
 
-    def _value(self, name: str | None) -> Tensor | None:
-        """A constant operand's value, in its own shape."""
-        if name is None:
-            return None
-        if name in self.program.constants:
-            value = self.program.constants[name].detach()
-            return value.to(torch.float64) if value.is_floating_point() else value
-        form = self.forms.get(name)
-        return (
-            form.offset.reshape(_sizes(self.program.node(name)))
-            if isinstance(form, Form) and form.constant
-            else None
-        )
-
     def _linear(self, node: Node, operands: Sequence[Any]) -> Any:
-        if len({o.degree for o in operands if o is not None and not o.constant}) > 1:
-            return None
         shapes = [() if n is None else _sizes(self.program.node(n)) for n in node.inputs]
         widths = sum(self.blocks[b].size for b in {b for o in operands if o is not None for b in o.matrices})
         self._count(2 * widths * math.prod(_sizes(node)))
         return affine_step(node, operands, [self._value(n) for n in node.inputs], shapes)
 
+    def _value(self, name: str | None) -> Tensor | None:
+        """A constant operand's value, in its own shape."""
+        if name is None or name not in self.program.constants:
+            return None
+        value = self.program.constants[name].detach()
+        return value.to(torch.float64) if value.is_floating_point() else value
+
 
 def _sizes(node: Node) -> tuple[int, ...]:
     return tuple(int(d) for d in node.shape)
-
-
-def _spread(value: Tensor | None, shape: tuple[int, ...], axes: Sequence[int]) -> Tensor | None:
-    """A parameter laid along some axes of a value, as a flat vector of the value's entries."""
-    if value is None:
-        return None
-    view = [shape[d] if d in axes else 1 for d in range(len(shape))]
-    return value.to(torch.float64).reshape(view).expand(shape).reshape(-1)
-
-
-def _norm_groups(
-    node: Node, shape: tuple[int, ...]
-) -> tuple[Tensor, bool, float, float, tuple[int, ...]] | None:
-    """(groups, centred, radius, count, axes of the affine part) of a norm on a value of this shape."""
-    index = torch.arange(math.prod(shape)).reshape(shape)
-    if node.op in ("layer_norm", "rms_norm", "l2_normalize"):
-        dims = tuple(node.attributes["dim"])
-        if node.attributes.get("correction", 0) != 0 or float(node.attributes.get("p", 2.0)) != 2.0:
-            return None
-        rest = [d for d in range(len(shape)) if d not in dims]
-        count = math.prod(shape[d] for d in dims)
-        groups = index.permute(*rest, *dims).reshape(-1, count)
-        if node.op == "l2_normalize":
-            return groups, False, 1.0, 1.0, dims
-        return groups, node.op == "layer_norm", math.sqrt(count), float(count), dims
-    if node.op == "instance_norm" and not node.attributes.get("use_input_stats", True):
-        return None
-    parts = int(node.attributes["num_groups"]) * shape[0] if node.op == "group_norm" else shape[0] * shape[1]
-    groups = index.reshape(parts, -1)
-    return groups, True, math.sqrt(groups.shape[1]), float(groups.shape[1]), (1,)

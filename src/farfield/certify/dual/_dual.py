@@ -1,6 +1,6 @@
 """The quadratic dual: any multipliers give a bound, good ones a tight one.
 
-For the problem of :mod:`farfield.certify._problem`, with z = Fx + b and y = σ(z) among the variables,
+For the problem of :mod:`farfield.certify.dual._problem`, with z = Fx + b and y = σ(z) among the variables,
 
     c·x ≤ Σ_curves Σ_j  max_{l ≤ z ≤ u} [ s σ(z) + T σ(z)² + E σ(z) z − Θ z² − r z ]          (separable part)
         + Σ_boxes  Σ_j  max_{lo ≤ x ≤ hi} [ s x + T x² ]
@@ -24,8 +24,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from farfield.certify._problem import Curve, Problem
 from farfield.certify._rounding import with_room
+from farfield.certify.dual._problem import Curve, Problem
 
 __all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable"]
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from farfield._typing import Float, Int
-from farfield.certify._affine_cells import (
+from farfield.certify.affine import Block, Network, select_rows
+from farfield.certify.cells._clouds import (
     ROUND,
     Blame,
     Clouds,
@@ -25,9 +26,8 @@ from farfield.certify._affine_cells import (
     apply_map,
     apply_perspective,
 )
-from farfield.certify._affine_norm import apply_norm
-from farfield.certify._cell_maps import centre_rows, make_map, select_rows
-from farfield.certify._network import Block, Network
+from farfield.certify.cells._maps import centre_rows, make_map
+from farfield.certify.cells._norm import apply_norm
 from farfield.errors import FarfieldError
 from farfield.gaussian import ScalarFunction, scalar_function
 

@@ -5,21 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from farfield.certify._affine_cells import ROUND, Map
-from farfield.certify._form import UNIT, Form
+from farfield.certify.affine import UNIT, Form
+from farfield.certify.cells._clouds import ROUND, Map
 
-__all__ = ["centre_rows", "make_map", "select_rows"]
-
-
-def select_rows(form: Form, order: Tensor) -> Form:
-    """Some entries of a form, in this order."""
-    return Form(
-        {i: m[order] for i, m in form.matrices.items()},
-        {i: m[order] for i, m in form.magnitudes.items()},
-        form.offset[order],
-        form.offset_magnitude[order],
-        form.degree,
-    )
+__all__ = ["centre_rows", "make_map"]
 
 
 def centre_rows(form: Form, groups: int) -> Form:

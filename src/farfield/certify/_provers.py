@@ -1,0 +1,159 @@
+"""The provers: each takes one entry and side of an output and a clock, and gives a proof of a bound, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from farfield._budget import Clock
+from farfield.certify._proofs import CellsProof, DualProof, Proof
+from farfield.certify._search import Attained
+from farfield.certify.affine import Network, TooLargeError, build_network
+from farfield.certify.cells import branch
+from farfield.certify.dual import (
+    NoProblemError,
+    Problem,
+    build_problem,
+    objective,
+    optimise,
+    prove,
+    publish,
+    restore,
+)
+from farfield.certify.intervals import Interval
+from farfield.errors import FarfieldError, PrecisionError
+from farfield.graph import Program
+
+__all__ = ["AttainedPoint", "Key", "OutputCase", "prepare", "provers", "reached"]
+
+CELL_DIMENSIONS = 5
+"""Branch and bound over cells is tried up to this many inputs."""
+TOLERANCE = 1e-3
+"""A bound this close to the attained value, in units of the attained range, is close enough."""
+ROUNDING = 2e-9
+"""And so is one this close in units of the value itself: publishing it loses as much."""
+Key: TypeAlias = tuple[int, int]
+"""(entry of the flattened output, sign)."""
+
+
+@dataclass(frozen=True)
+class AttainedPoint:
+    """sign·f reaches ``value`` at an input."""
+
+    value: float
+    point: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class OutputCase:
+    """One output in the forms that provers take; ``problem`` where it can be written as one."""
+
+    network: Network
+    problem: Problem | None
+    dimensions: int | None
+    found: Attained
+
+    def tolerance(self, output: int) -> float:
+        """How close to the attained value a bound of this entry need come."""
+        low, high = float(self.found.lower[output]), float(self.found.upper[output])
+        return max(TOLERANCE * (high - low), ROUNDING * max(1.0, abs(low), abs(high))) if low <= high else 0.0
+
+
+Prover: TypeAlias = Callable[[OutputCase, Key, Proof, Clock], tuple[Proof | None, AttainedPoint | None]]
+"""(case, entry and side, best proof so far, clock) ↦ (a proof, a value met on the way)."""
+
+
+def prepare(
+    program: Program, output: str, claims: Mapping[str, Any], boxes: Mapping[str, Interval], found: Attained
+) -> OutputCase | None:
+    """The case of an output; ``None`` where it is too large for more than intervals."""
+    try:
+        network = build_network(program, output, claims, boxes)
+    except TooLargeError:
+        return None
+    try:
+        problem = build_problem(network, _typical(program, network))
+    except NoProblemError:
+        problem = None
+    return OutputCase(network, problem, _dimensions(network) if network.compact() else None, found)
+
+
+def provers(case: OutputCase) -> Sequence[tuple[Prover, float]]:
+    """Provers in order, each with its share of what time is left."""
+    cells = case.dimensions is not None and case.dimensions <= CELL_DIMENSIONS
+    share = 1.0 if case.problem is None else 0.8 if (case.dimensions or 0) <= 3 else 0.3
+    chosen: list[tuple[Prover, float]] = [(by_cells, share)] if cells else []
+    return [*chosen, (by_dual, 0.97)] if case.problem is not None else chosen
+
+
+def reached(found: Attained, key: Key) -> float:
+    """sign·f at the best point known."""
+    return float(found.upper[key[0]]) if key[1] > 0 else -float(found.lower[key[0]])
+
+
+def by_cells(
+    case: OutputCase, key: Key, best: Proof, clock: Clock
+) -> tuple[CellsProof | None, AttainedPoint | None]:
+    """Branch and bound over cells; ``None`` where the network is too wide for it."""
+    try:
+        proof, _ = branch(
+            case.network,
+            *key,
+            time_budget=clock,
+            tolerance=case.tolerance(key[0]),
+            attained=reached(case.found, key),
+        )
+    except FarfieldError:
+        return None, None
+    return proof, AttainedPoint(proof.attained, proof.point) if proof.finite and proof.point else None
+
+
+def by_dual(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[DualProof | None, None]:
+    """The Lagrangian dual, from the multipliers of an earlier proof where there is one."""
+    network, problem = case.network, case.problem
+    if problem is None:
+        return None, None
+    goal = objective(problem, *key)
+    start = None
+    if isinstance(best, DualProof):
+        try:
+            start = restore(network, problem, best)
+        except (KeyError, RuntimeError):
+            start = None
+    multipliers, _ = optimise(problem, goal, time_budget=clock, start=start)
+    try:
+        proved = prove(problem, goal, multipliers, key[0])
+    except PrecisionError:
+        return None, None
+    return publish(network, problem, proved, *key), None
+
+
+def _dimensions(network: Network) -> int | None:
+    sources = [b for b in network.blocks if b.kind == "input" or (b.kind == "box" and b.op == "input")]
+    if len(sources) != 1:
+        return None
+    return sources[0].size - (1 if sources[0].kind == "input" else 0)
+
+
+def _typical(program: Program, network: Network, points: int = 40) -> dict[int, Tensor]:
+    """Curve → about the largest |z| met over a few inputs: units for the search."""
+    wanted = {i: program.node(b.node).operands[0] for i, b in enumerate(network.blocks) if b.kind == "curve"}
+    generator = torch.Generator().manual_seed(0)
+    largest: dict[int, Tensor] = {}
+    for k in range(points):
+        size = 10.0 ** (-2 + 6 * k / points)
+        given = [
+            size * torch.randn([int(d) for d in spec.shape], generator=generator, dtype=torch.float64)
+            if spec.kind in ("real", "bounded")
+            else torch.zeros([int(d) for d in spec.shape], dtype=spec.dtype)
+            for spec in program.inputs
+        ]
+        values = program.evaluate(*given, keep=set(wanted.values()))
+        for i, name in wanted.items():
+            met = values[name].reshape(-1).abs().nan_to_num(0.0)
+            largest[i] = torch.maximum(largest[i], met) if i in largest else met
+    return {i: 1.5 * v for i, v in largest.items()}

@@ -1,0 +1,33 @@
+"""The quadratic Lagrangian dual of a network's output behind its last norms.
+
+Holds: the maximization problem, the dual function, the search for multipliers, the proof with every rounding.
+May import: certify, certify.affine, errors, gaussian, _budget.
+Never: chooses what to bound.
+"""
+
+from __future__ import annotations
+
+from farfield.certify.dual._descent import initial_multipliers, optimise
+from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
+from farfield.certify.dual._payload import publish, restore
+from farfield.certify.dual._problem import Ball, Box, Curve, NoProblemError, Problem, build_problem
+from farfield.certify.dual._prove import ProvedValue, prove
+
+__all__ = [
+    "Ball",
+    "Box",
+    "Curve",
+    "Dual",
+    "Multipliers",
+    "NoProblemError",
+    "Objective",
+    "Problem",
+    "ProvedValue",
+    "build_problem",
+    "initial_multipliers",
+    "objective",
+    "optimise",
+    "prove",
+    "publish",
+    "restore",
+]

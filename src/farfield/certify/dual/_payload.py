@@ -1,0 +1,89 @@
+"""Multipliers between the units of a problem and those of the model, in which certificates hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from farfield.certify._proofs import BoxMultipliers, CurveMultipliers, DualProof, NormMultipliers
+from farfield.certify.affine import Network
+from farfield.certify.dual._dual import Multipliers, product_forms
+from farfield.certify.dual._problem import Ball, Problem
+from farfield.certify.dual._prove import ProvedValue
+
+__all__ = ["publish", "restore"]
+
+
+def publish(network: Network, problem: Problem, proved: ProvedValue, output: int, sign: int) -> DualProof:
+    """The proof in the model's own units."""
+    m = proved.multipliers
+    curves: dict[str, CurveMultipliers] = {}
+    for i, curve in enumerate(problem.curves):
+        unit, inner = curve.unit, curve.columns is not None
+        curves[network.blocks[curve.block].node] = CurveMultipliers(
+            m[f"theta{i}"] / unit**2,
+            m[f"r{i}"] / unit,
+            curve.lo * unit,
+            curve.hi * unit,
+            m[f"t{i}"] / unit**2 if inner else None,
+            m[f"e{i}"] / unit**2 if inner else None,
+            m[f"s{i}"] / unit if inner else None,
+        )
+    norms: dict[str, NormMultipliers] = {}
+    for j, (name, scale, ball) in enumerate(_balls(network, problem)):
+        before = norms.get(name, NormMultipliers(ball.parametrised, (), ()))
+        kappa = float(m["kappa"][j]) / scale**2
+        omega = float(m["omega"][j]) / scale**2 if ball.centred else 0.0
+        norms[name] = NormMultipliers(ball.parametrised, (*before.kappa, kappa), (*before.omega, omega))
+    boxes = {
+        network.blocks[box.block].node: BoxMultipliers(
+            m[f"bt{j}"] / box.scale**2, m[f"bs{j}"] / box.scale, box.lo * box.scale, box.hi * box.scale
+        )
+        for j, box in enumerate(problem.boxes)
+    }
+    forms = []
+    for i, a, b, c in product_forms(problem):
+        curve = problem.curves[i]
+        forms.append((network.blocks[curve.block].node, a, b, float(c[0] * curve.unit[0])))
+    unit = _product_units(problem)
+    products = m["n"] / unit[:, None] / unit[None, :]
+    return DualProof(output, sign, proved.bound, proved.joint, curves, norms, boxes, tuple(forms), products)
+
+
+def restore(network: Network, problem: Problem, proof: DualProof) -> Multipliers:
+    """Multipliers of a stored proof, in the problem's units: where a search goes on."""
+    m: Multipliers = {}
+    powers = {"theta": 2, "r": 1, "t": 2, "e": 2, "s": 1}
+    for i, curve in enumerate(problem.curves):
+        entry = proof.curves[network.blocks[curve.block].node]
+        for name, power in powers.items():
+            value = getattr(entry, name)
+            if value is not None:
+                m[f"{name}{i}"] = value * curve.unit**power
+    kappa, omega, seen = [], [], dict.fromkeys(proof.norms, 0)
+    for name, scale, _ in _balls(network, problem):
+        kappa.append(proof.norms[name].kappa[seen[name]] * scale**2)
+        omega.append(proof.norms[name].omega[seen[name]] * scale**2)
+        seen[name] += 1
+    m["kappa"] = torch.tensor(kappa, dtype=torch.float64)
+    m["omega"] = torch.tensor(omega, dtype=torch.float64)
+    for j, box in enumerate(problem.boxes):
+        held = proof.boxes[network.blocks[box.block].node]
+        m[f"bt{j}"], m[f"bs{j}"] = held.t * box.scale**2, held.s * box.scale
+    unit = _product_units(problem)
+    m["n"] = proof.products * unit[:, None] * unit[None, :]
+    return m
+
+
+def _balls(network: Network, problem: Problem) -> Iterator[tuple[str, float, Ball]]:
+    """(node, unit, ball) of every ball."""
+    for ball in problem.balls:
+        block = network.blocks[ball.block]
+        yield block.node, 1.0 if ball.parametrised else block.radius / ball.radius, ball
+
+
+def _product_units(problem: Problem) -> Tensor:
+    units = [torch.ones(1, dtype=torch.float64), problem.cone_scale]
+    return torch.cat([*units, *(problem.curves[i].unit for i, *_ in product_forms(problem))])
