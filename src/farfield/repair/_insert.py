@@ -42,8 +42,8 @@ class Insertion:
         return f"{self.place}_{self.at}_{type(self.module).__name__}".replace(".", "_")
 
     def __str__(self) -> str:
-        where = {"input": f"input {self.at}", "hidden": f"behind {self.at}", "output": f"output {self.at}"}
-        return f"{type(self.module).__name__} at {where[self.place]}"
+        where = {"input": "at input", "hidden": "behind", "output": "at output"}[self.place]
+        return f"{type(self.module).__name__} {where} {self.at}"
 
 
 class Inserted(nn.ModuleDict):

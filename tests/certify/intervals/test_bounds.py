@@ -381,3 +381,17 @@ def test_every_row_of_a_table_for_a_free_index() -> None:
     program = capture(module, torch.zeros(2, dtype=torch.int64), dynamic_batch=False)
     claim = propagate(program)["output"]
     assert torch.equal(claim.lo[0], table.amin(0)) and torch.equal(claim.hi[1], table.amax(0))
+
+
+def test_a_share_of_the_largest_entry_is_at_most_one():
+    """x / max|x| (how a direction is made without overflow) lies in [−1, 1], with the sign of x."""
+
+    class Share(torch.nn.Module):
+        def forward(self, x):
+            x = torch.cat([x, x.abs() + 1.0], -1)
+            return x / x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+
+    program = capture(Share(), torch.zeros(1, 3, dtype=torch.float64), dynamic_batch=False)
+    bounds = propagate(program)["output"]
+    assert bounds.lo.tolist() == [[-1.0] * 3 + [0.0] * 3]
+    assert bounds.hi.tolist() == [[1.0] * 6]

@@ -203,8 +203,11 @@ def _rms_norm(place: Place) -> Interval:
 def _l2_normalize(place: Place) -> Interval:
     a = place.attributes
     p, eps, mode = float(a.get("p", 2.0)), float(a["eps"]), str(a.get("eps_mode", "clamp"))
+    if p == math.inf and eps > 0.0:  # |x_i| never exceeds max|x|, and signs stay
+        x = place.interval(0)
+        return Interval(-(x.lo < 0).to(x.lo.dtype), (x.hi > 0).to(x.hi.dtype))
     if p <= 0.0 or math.isinf(p):
-        raise place.refuse(f"normalisation by a p-norm with p = {p:g}")
+        raise place.refuse(f"normalization by a p-norm with p = {p:g}")
     rows, restore = _rows(place.interval(0), tuple(a["dim"]))
 
     def denominator(sums: Interval) -> Interval:
