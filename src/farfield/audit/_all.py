@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -69,7 +68,6 @@ class _Ask:
             message = "The name or a setting is not valid Unicode."
             return {"stage": "read", "error": "UnicodeError", "message": message}
         limit = self.time_limit + 2 * (self.certify or 0.0)
-        begun = time.monotonic()
         file = str(Path(self.root, entry.path))
         read = self._ask({"read": file}, limit)
         if "sha256" not in read:
@@ -89,7 +87,10 @@ class _Ask:
             "certificate": None if self.certificates is None else f"{self.certificates}/{stem}",
             "details": details,
         }
-        row = self._ask(request, limit - (time.monotonic() - begun))
+        # What it took to read counts, and what it takes to start a process does not.
+        spent = read.pop("seconds")
+        row = self._ask(request, limit - spent)
+        row["seconds"] = row.get("seconds", 0.0) + spent
         if row.get("error") == "TimeLimit":
             row["message"] = f"Ended after {limit:g} s, the limit for one model."
         if details is not None and row.get("verdict"):
@@ -101,10 +102,9 @@ class _Ask:
     def _ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
         """An answer; once more if the system killed the process, as it does when the machine's memory runs out."""
         workers = children(self.run, self.limits)
-        begun = time.monotonic()
         row = workers.ask(request, limit)
         if row.get("error") == "WorkerDied" and "SIGKILL" in row["message"]:
-            row = workers.ask(request, limit - (time.monotonic() - begun))
+            row = workers.ask(request, limit - row["seconds"])
         return row
 
 

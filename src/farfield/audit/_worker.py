@@ -90,6 +90,7 @@ def _reset(search: Sequence[str]) -> None:
 
 def read(path: str) -> dict[str, Any]:
     """Size and digest of a file, or why there are none."""
+    begun = time.monotonic()
     digest, size = hashlib.sha256(), 0
     try:
         with open_regular(path) as file:
@@ -99,7 +100,7 @@ def read(path: str) -> dict[str, Any]:
     except (UnsafeFileError, OSError) as error:
         name = type(error.__cause__ or error).__name__
         return {"stage": "read", "error": name, "message": _message(error)}
-    return {"bytes": size, "sha256": digest.hexdigest()}
+    return {"bytes": size, "sha256": digest.hexdigest(), "seconds": time.monotonic() - begun}
 
 
 def answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from farfield.data._arrow import arrow
 
 __all__ = ["can_write_records", "iterate_records", "read_records", "save_records", "write_records"]
 
-_BATCH = 8192
+_BATCH = 1024
+"""Rows that are in memory at once."""
 
 
 def can_write_records() -> bool:
@@ -41,7 +42,7 @@ def write_records(
     kinds: Mapping[str, type],
     origin: Mapping[str, Any],
 ) -> None:
-    """Write rows with the columns and types given, a few thousand at a time; ``origin`` goes into the metadata."""
+    """Write rows with the columns and types given, some at a time; ``origin`` goes into the metadata."""
     pyarrow, parquet = arrow()
     types = {
         str: pyarrow.string(),

@@ -99,7 +99,7 @@ def connect(address: str | None, *, workers: int | None, threads: int, store: in
     end = time.monotonic() + _PATIENCE
     while not any(machines := _machines(ray)) and time.monotonic() < end:
         time.sleep(1)
-    node = getattr(ray._private.worker, "_global_node", None)
+    node = _own_node(ray)
     if not getattr(node, "head", False):  # one that was started here has this process's versions
         _check_versions(ray, ray.get_runtime_context().gcs_address)
     if (cores := max(machines, default=0)) < threads:
@@ -120,6 +120,12 @@ def _machines(ray: Any) -> list[int]:
     return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
 
 
+def _own_node(ray: Any) -> Any:
+    """What Ray knows of its processes on this machine; None if it says nothing."""
+    worker = getattr(getattr(ray, "_private", None), "worker", None)
+    return getattr(worker, "_global_node", None)
+
+
 class Watch:
     """Whether the cluster is still there, asked before every call that Ray would not return from otherwise.
 
@@ -129,7 +135,7 @@ class Watch:
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
-        node = getattr(ray._private.worker, "_global_node", None)
+        node = _own_node(ray)
         self._head = str(getattr(node, "gcs_address", "") or "")
         self._raylet = str(getattr(node, "raylet_socket_name", "") or "")
         self._next = 0.0
@@ -149,7 +155,8 @@ class Watch:
             gone = f"The head of the cluster, at {self._head}, does not answer: it has ended."
         if gone:
             # At the end of the process Ray would say goodbye to what is not there, and wait for an answer.
-            atexit.unregister(self._ray._private.worker.shutdown)
+            with contextlib.suppress(AttributeError):
+                atexit.unregister(self._ray._private.worker.shutdown)
             raise ClusterLostError(f"{gone} {_AGAIN}")
         self._next = time.monotonic() + _BETWEEN
 
