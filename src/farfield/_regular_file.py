@@ -43,7 +43,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UnsafeFileError(f"{shown!r} can't be opened: {reason}.") from error
+        raise UnsafeFileError(f"{shown!r} can't be read: {reason}.") from error
     try:
         _check(os.fstat(descriptor).st_mode, shown)
     except UnsafeFileError:

@@ -51,7 +51,7 @@ def unchanged(before, after, *args, **kwargs):
         was, now = before(*args, **kwargs), after(*args, **kwargs)
     pairs = [(was[k], now[k]) for k in was] if isinstance(was, dict) else [(was, now)]
     same = torch.stack([(a == b).reshape(len(a), -1).all(-1) for a, b in pairs]).all(0)
-    return float(same.float().mean())
+    return float(same.double().mean())
 
 
 @pytest.mark.parametrize("method", ["auto", "features", "cap", "range", "soft"])

@@ -2,8 +2,8 @@
 
 An operator whose table entry has ``composed`` needs no rule in an analysis: the analysis runs the small nodes that
 :func:`compose` returns, with its own rules, in the place of the node. A rule of its own takes precedence, where
-it is tighter. ``composed`` takes the node and a :class:`Parts`, makes every small node by calling it, and returns the
-name of the last one::
+it is tighter. ``composed`` takes the node and a :class:`PartBuilder`, makes every small node by calling it, and
+returns the name of the last one::
 
     def _hypot(node, parts):
         return parts("sqrt", parts("add", parts("square", parts[0]), parts("square", parts[1])))
@@ -19,10 +19,10 @@ from typing import Any
 from farfield.graph._node import Node
 from farfield.graph.operators import operator
 
-__all__ = ["Parts", "compose"]
+__all__ = ["PartBuilder", "compose"]
 
 
-class Parts:
+class PartBuilder:
     """Collects the small nodes of one composition.
 
     ``parts[i]`` is the i-th operand: its name, or the number that stands in its place. ``parts(op, …)`` adds a node
@@ -60,7 +60,7 @@ def compose(node: Node) -> tuple[Node, ...]:
     composed = operator(node.op).composed
     if composed is None:
         return ()
-    parts = Parts(node)
+    parts = PartBuilder(node)
     last = composed(node, parts)
     if last is None:
         return ()

@@ -70,7 +70,12 @@ def checked_program(text: bytes) -> bytes:
     program["guards_code"] = []
     program["graph_module"]["metadata"] = {}
     calls = program["graph_module"].get("module_call_graph")
-    program["graph_module"]["module_call_graph"] = calls[:1] if isinstance(calls, list) else []
+    # Of modules inside only the names are kept: how they are called matters to nobody here.
+    program["graph_module"]["module_call_graph"] = [
+        entry if not place else {"fqn": entry.get("fqn", ""), "signature": None}
+        for place, entry in enumerate(calls if isinstance(calls, list) else [])
+        if isinstance(entry, dict)
+    ]
     for name in program.get("range_constraints") or {}:
         _expression(name, "a range constraint")
     return json.dumps(_checked(program, "", 0)).encode()

@@ -38,7 +38,9 @@ class RangeHead(nn.Module):
 
     def __init__(self, low: float | Tensor, high: float | Tensor, *, knee: float = 0.1) -> None:
         super().__init__()
-        ends = torch.as_tensor(low), torch.as_tensor(high)
+        ends = tuple(
+            e if isinstance(e, Tensor) else torch.tensor(e, dtype=torch.float64) for e in (low, high)
+        )
         if not bool((torch.isfinite(ends[0]) & torch.isfinite(ends[1]) & (ends[0] < ends[1])).all()):
             raise InvalidValueError(f"A range is [low, high] with finite low < high, got [{low}, {high}].")
         if not 0.0 <= knee <= 0.5:

@@ -50,7 +50,7 @@ def check(context: Context) -> Judgement:
                 "error",
                 f"{path}: the norm sits on one branch, and this path goes around it.",
                 context.place(_joint(context, path.nodes)),
-                context.advice(verdict),
+                f"Add a norm{_place(verdict)}, so that no path goes around it.",
                 {
                     "path": list(path.labels),
                     "bypassed": list(path.bypassed),
@@ -81,7 +81,7 @@ def _beside(context: Context, verdict: Verdict) -> Finding | None:
         "error",
         f"{path}: {names} normalises what comes from elsewhere, and {path.nodes[0]} joins after it.",
         context.place(_joint(context, path.nodes)),
-        f"Join the inputs before the norm, or: {context.advice(verdict)}",
+        f"Join the inputs before the norm, or add one{_place(verdict)}.",
         {"path": list(path.labels), "bypassed": [n.module_path or n.name for n in norms]},
     )
 
@@ -109,3 +109,9 @@ def passes() -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 RULE = Rule("FF002", "an escape path bypasses a norm", check, triggers, passes)
+
+
+def _place(verdict: Verdict) -> str:
+    return (
+        f" after {verdict.cut}" if verdict.cut is not None and verdict.cut.labels else " where the paths join"
+    )

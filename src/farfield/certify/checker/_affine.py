@@ -13,10 +13,10 @@ from torch import Tensor
 from farfield.certify.checker._values import Array, gamma, run
 from farfield.graph import Facts, Node, linear_part
 
-__all__ = ["Affine"]
+__all__ = ["AffineMap"]
 
 
-class Affine:
+class AffineMap:
     """The linear maps of one node.
 
     Parameters

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from farfield.certify.checker._curves import Curve
+from farfield.certify.checker._curves import CheckedCurve
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Form, Layer, Reading
 from farfield.certify.checker._values import TINY, Array, CertificateError, MidRad, Span, U, gamma, round_up
@@ -35,7 +35,7 @@ WORK = 2e9
 
 
 @dataclass(frozen=True)
-class Slopes:
+class CellSlopes:
     """v₀ (cells, entries) and s (axes, cells, entries), the half-widths being multiplied into s."""
 
     start: MidRad
@@ -51,15 +51,15 @@ class Slopes:
         """Where the value lies in the cell."""
         return MidRad(self.start.mid, round_up(self.start.rad + self.spread)).span
 
-    def plus(self, other: Slopes) -> Slopes:
+    def plus(self, other: CellSlopes) -> CellSlopes:
         """Their sum."""
-        return Slopes(self.start + other.start, self.slope + other.slope)
+        return CellSlopes(self.start + other.start, self.slope + other.slope)
 
-    def times(self, factor: MidRad) -> Slopes:
+    def times(self, factor: MidRad) -> CellSlopes:
         """A constant multiple."""
-        return Slopes(self.start * factor, self.slope * MidRad(factor.mid[None], factor.rad[None]))
+        return CellSlopes(self.start * factor, self.slope * MidRad(factor.mid[None], factor.rad[None]))
 
-    def better(self, other: Slopes) -> Slopes:
+    def better(self, other: CellSlopes) -> CellSlopes:
         """Entry by entry the one that leaves less open; what follows the axes is not open."""
         keep = ~(other.start.rad + other.slope.rad.sum(0) < self.start.rad + self.slope.rad.sum(0))
 
@@ -67,35 +67,35 @@ class Slopes:
             made: Array = np.where(keep, a, b)
             return made
 
-        return Slopes(
+        return CellSlopes(
             MidRad(pick(self.start.mid, other.start.mid), pick(self.start.rad, other.start.rad)),
             MidRad(pick(self.slope.mid, other.slope.mid), pick(self.slope.rad, other.slope.rad)),
         )
 
 
-def _enclosed(span: Span, axes: int) -> Slopes:
+def _enclosed(span: Span, axes: int) -> CellSlopes:
     """A value known by its range alone."""
     start = MidRad.between(*span)
     shut = MidRad(
         np.where(np.isfinite(start.mid), start.mid, 0.0),
         np.where(np.isfinite(start.mid), start.rad, math.inf),
     )
-    return Slopes(shut, MidRad(*np.zeros((2, axes, *start.mid.shape))))
+    return CellSlopes(shut, MidRad(*np.zeros((2, axes, *start.mid.shape))))
 
 
 # -- rules ---------------------------------------------------------------------------------------------------
 
 
-def _curve(sigma: Curve, z: Slopes, known: Span | None) -> Slopes:
+def _curve(sigma: CheckedCurve, z: CellSlopes, known: Span | None) -> CellSlopes:
     """σ(z) = σ(z₀) + (divided difference)·(z − z₀)."""
     low, high = z.span
     if known is not None:
         low, high = np.maximum(low, np.minimum(known[0], high)), np.minimum(high, np.maximum(known[1], low))
-    made = Slopes(sigma.value(z.start), z.slope * sigma.slope_between(z.start, low, high)[None])
+    made = CellSlopes(sigma.value(z.start), z.slope * sigma.slope_between(z.start, low, high)[None])
     return made.better(_enclosed(sigma.image(low, high), len(z.slope.mid)))
 
 
-def _lifted(sigma: Curve, z: Slopes, time: Slopes) -> Slopes:
+def _lifted(sigma: CheckedCurve, z: CellSlopes, time: CellSlopes) -> CellSlopes:
     """φ = t·σ(z/t), t ≥ 0: the better of two expressions for every entry.
 
     With w = z/t: φ = hinge(z) + t·(σ(w) − hinge(w)); and, where t stays away from 0, φ(z, t) − φ(z₀, t₀) is a mean of
@@ -107,9 +107,13 @@ def _lifted(sigma: Curve, z: Slopes, time: Slopes) -> Slopes:
     most = np.maximum(end, TINY) * (1 + 8 * U)
     far = np.where(low > 0, low / most, -math.inf), np.where(high < 0, high / most, math.inf)
     rest = MidRad.between(*sigma.rest_beyond(*far))
-    base = Slopes(sigma.hinge.value(z.start), z.slope * sigma.hinge.slope_between(z.start, low, high)[None])
+    base = CellSlopes(
+        sigma.hinge.value(z.start), z.slope * sigma.hinge.slope_between(z.start, low, high)[None]
+    )
     tail = time.times(MidRad.exact(rest.mid))
-    made = base.plus(Slopes(MidRad(tail.start.mid, round_up(tail.start.rad + end * rest.rad)), tail.slope))
+    made = base.plus(
+        CellSlopes(MidRad(tail.start.mid, round_up(tail.start.rad + end * rest.rad)), tail.slope)
+    )
     away = (begin > 1e-3 * end) & np.isfinite(low) & np.isfinite(high)
     if not away.any():
         return made
@@ -131,14 +135,14 @@ def _lifted(sigma: Curve, z: Slopes, time: Slopes) -> Slopes:
         & np.isfinite(slope.mid).all(0)
         & np.isfinite(slope.rad).all(0)
     )
-    near = Slopes(
+    near = CellSlopes(
         MidRad(np.where(good, value.mid, 0.0), np.where(good, loose, math.inf)),
         MidRad(np.where(good, slope.mid, 0.0), np.where(good, slope.rad, 0.0)),
     )
     return made.better(near)
 
 
-def _norm(layer: Layer, z: Slopes, time: Slopes | None) -> Slopes:
+def _norm(layer: Layer, z: CellSlopes, time: CellSlopes | None) -> CellSlopes:
     """c·g(q), g = 1/√q, q = Σc²/count + ε (ε·t² before the first norm) in each group; c is centered already.
 
     y − y₀ = (c − c₀)·g(q) + c₀·(g(q) − g(q₀)), q − q₀ = Σ(c − c₀)(c + c₀)/count + ε(t − t₀)(t + t₀), and
@@ -187,7 +191,7 @@ def _norm(layer: Layer, z: Slopes, time: Slopes | None) -> Slopes:
     mid[:, groups], rad[:, groups] = np.where(good, value.mid, 0.0), np.where(good, value.rad, layer.most)
     mids[:, :, groups], rads[:, :, groups] = np.where(good, made.mid, 0.0), np.where(good, made.rad, 0.0)
     image = np.full_like(mid, layer.most)
-    return Slopes(MidRad(mid, rad), MidRad(mids, rads)).better(_enclosed((-image, image), len(mids)))
+    return CellSlopes(MidRad(mid, rad), MidRad(mids, rads)).better(_enclosed((-image, image), len(mids)))
 
 
 def _summed(value: MidRad) -> MidRad:
@@ -209,18 +213,18 @@ class _Map:
     offset: MidRad
     degree: int
 
-    def apply(self, values: Mapping[int, Slopes], time: Slopes | None) -> Slopes:
+    def apply(self, values: Mapping[int, CellSlopes], time: CellSlopes | None) -> CellSlopes:
         """The form over cells."""
-        total: Slopes | None = None
+        total: CellSlopes | None = None
         for layer, weight in self.parts:
-            made = Slopes(values[layer].start @ weight, values[layer].slope @ weight)
+            made = CellSlopes(values[layer].start @ weight, values[layer].slope @ weight)
             total = made if total is None else total.plus(made)
         if total is None:
             raise CertificateError("A layer of a cells proof doesn't depend on the input.")
         if self.degree:
             assert time is not None
             return total.plus(time.times(self.offset[None]))
-        return Slopes(total.start + self.offset[None], total.slope)
+        return CellSlopes(total.start + self.offset[None], total.slope)
 
 
 def _argument(layer: Layer) -> Form:
@@ -303,15 +307,17 @@ class CellsCheck:
         for j in range(self.size):
             columns[j, :, j] = widths[:, j]
         exact = MidRad.exact(matrix.T.copy())
-        made = Slopes(MidRad.exact(place) @ exact + MidRad.exact(shift[None]), MidRad.exact(columns) @ exact)
+        made = CellSlopes(
+            MidRad.exact(place) @ exact + MidRad.exact(shift[None]), MidRad.exact(columns) @ exact
+        )
         time = None
         if self.homogeneous:
             # t = M_nn·p_n is one product: its rounding keeps its sign.
             pieces = [
                 MidRad(m[..., -1:], 2 * U * np.abs(m[..., -1:])) for m in (made.start.mid, made.slope.mid)
             ]
-            time = Slopes(pieces[0], pieces[1])
-            made = Slopes(made.start[..., :-1], made.slope[..., :-1])
+            time = CellSlopes(pieces[0], pieces[1])
+            made = CellSlopes(made.start[..., :-1], made.slope[..., :-1])
         values = {self.source: made}
         for i in self.needed:
             if i == self.source:

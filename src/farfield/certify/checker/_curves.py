@@ -21,14 +21,14 @@ from torch.nn import functional
 
 from farfield.certify.checker._values import EVALUATION, Array, CertificateError, MidRad, U, round_up
 
-__all__ = ["Curve", "curve"]
+__all__ = ["CheckedCurve", "curve"]
 
 Line: TypeAlias = tuple[float, float]
 NEAR = 1e-9
 
 
 @dataclass(frozen=True)
-class Curve:
+class CheckedCurve:
     """One scalar function σ, continuous.
 
     Parameters
@@ -163,7 +163,7 @@ class Curve:
         return MidRad(y - at * steep, round_up(rad))
 
     @property
-    def hinge(self) -> Curve:
+    def hinge(self) -> CheckedCurve:
         """The lines at ±∞, without their offsets."""
         (left, _), (right, _) = self.tails
         return _linear((left, 0.0), (0.0, right - left))
@@ -202,7 +202,7 @@ class Curve:
         return max(c, need) + 1e-14 * (1 + abs(need)) if c >= need - 1e-9 * (1 + abs(need)) else None
 
 
-def _linear(left: Line, *kinks: tuple[float, float], defect: float = 0.0) -> Curve:
+def _linear(left: Line, *kinks: tuple[float, float], defect: float = 0.0) -> CheckedCurve:
     """A piecewise linear function from its line on the left and its kinks."""
     pieces = [left]
     for place, jump in kinks:
@@ -225,7 +225,7 @@ def _linear(left: Line, *kinks: tuple[float, float], defect: float = 0.0) -> Cur
     high = max(ends) if last <= 0 <= first else math.inf
     rest = [start, end, at(0.0)] + [at(k) - (first if k < 0 else last) * k for k in places]
     slopes = [slope for slope, _ in pieces]
-    return Curve(
+    return CheckedCurve(
         function, (min(slopes), max(slopes)), 0.0, kinks, low, high,
         places[int(np.argmin(ends))] if first < 0 < last else None, (pieces[0], pieces[-1]),
         (min(rest) - 1e-15 * abs(min(rest)), max(rest) + 1e-15 * abs(max(rest))), max(map(abs, places)),
@@ -241,9 +241,9 @@ def _bump(
     turn: float,
     dip: float,
     dip_right: float,
-) -> Curve:
+) -> CheckedCurve:
     """Gelu and its kin: a valley below 0, close to max(z, 0); σ(z) ≥ −dip, σ(z) ≥ z − dip_right."""
-    return Curve(
+    return CheckedCurve(
         function, slopes, second, low=-dip, turn=turn, rest=(-max(dip, dip_right), 0.0), settled=2.0,
         above=((0.0, dip), (1.0, dip_right)),
     )  # fmt: skip
@@ -251,15 +251,15 @@ def _bump(
 
 def _squash(
     function: Callable[[Tensor], Tensor], steepest: float, second: float, low: float, high: float
-) -> Curve:
+) -> CheckedCurve:
     """Bounded and rising."""
-    return Curve(
+    return CheckedCurve(
         function, (0.0, steepest), second, low=low, high=high, tails=((0.0, low), (0.0, high)), rest=(low, high),
         above=((0.0, -low),), below=((0.0, high),),
     )  # fmt: skip
 
 
-def _exponential(alpha: float, scale: float, rate: float) -> Curve:
+def _exponential(alpha: float, scale: float, rate: float) -> CheckedCurve:
     """scale·z on the right, scale·alpha·(e^{rate·z} − 1) on the left."""
     if min(alpha, scale, rate) <= 0:
         raise CertificateError(
@@ -267,7 +267,7 @@ def _exponential(alpha: float, scale: float, rate: float) -> Curve:
         )
     steep, floor = scale * alpha * rate * (1 + 8 * U), scale * alpha * (1 + 8 * U)
     dip = max(0.0, alpha - (1 + math.log(alpha * rate)) / rate) if alpha * rate > 1 else 0.0
-    return Curve(
+    return CheckedCurve(
         lambda z: torch.where(z > 0, scale * z, scale * alpha * torch.expm1(rate * z.clamp_max(0.0))),
         (0.0, max(scale, steep)), steep * rate * (1 + 8 * U), ((0.0, scale * (1 - alpha * rate)),), -floor,
         tails=((0.0, -scale * alpha), (scale, 0.0)), rest=(-floor, 0.0),
@@ -275,17 +275,17 @@ def _exponential(alpha: float, scale: float, rate: float) -> Curve:
     )  # fmt: skip
 
 
-def _softplus(beta: float, threshold: float) -> Curve:
+def _softplus(beta: float, threshold: float) -> CheckedCurve:
     if beta <= 0:
         raise CertificateError(f"The independent checker does not support softplus with beta {beta}.")
-    return Curve(
+    return CheckedCurve(
         lambda z: torch.logaddexp(torch.zeros_like(z), beta * z) / beta, (0.0, 1.0), beta / 4, low=0.0,
         rest=(0.0, math.log(2.0) / beta * (1 + 1e-12)), above=((0.0, 0.0), (1.0, 0.0)),
         defect=math.log1p(math.exp(-threshold)) / beta * (1 + 1e-12),
     )  # fmt: skip
 
 
-def curve(op: str, attributes: Mapping[str, Any]) -> Curve | None:
+def curve(op: str, attributes: Mapping[str, Any]) -> CheckedCurve | None:
     """The row of the table for an operator, ``None`` where there is none.
 
     Examples
@@ -318,11 +318,11 @@ def curve(op: str, attributes: Mapping[str, Any]) -> Curve | None:
 
 
 _HALF_PI = math.pi / 2 * (1 + 2 * U)
-_TABLE: Mapping[str, Curve] = {
+_TABLE: Mapping[str, CheckedCurve] = {
     "relu": _linear((0.0, 0.0), (0.0, 1.0)),
     "abs": _linear((-1.0, 0.0), (0.0, 2.0)),
     "hardsigmoid": _linear((0.0, 0.0), (-3.0, 1 / 6), (3.0, -1 / 6), defect=1e-15),
-    "hardswish": Curve(
+    "hardswish": CheckedCurve(
         functional.hardswish, (-0.5, 1.5), 0.33333334, ((-3.0, -0.5), (3.0, -0.5)), low=-0.375, turn=-1.5,
         rest=(-0.375, 0.0), settled=3.0, above=((0.0, 0.375), (1.0, 0.375)),
     ),
@@ -332,22 +332,22 @@ _TABLE: Mapping[str, Curve] = {
     "tanh": _squash(torch.tanh, 1.0, 0.7698004, -1.0, 1.0),
     "sigmoid": _squash(torch.sigmoid, 0.25, 0.0962251, 0.0, 1.0),
     "erf": _squash(torch.erf, 1.1283792, 0.9678829, -1.0, 1.0),
-    "erfc": Curve(
+    "erfc": CheckedCurve(
         torch.erfc, (-1.1283792, 0.0), 0.9678829, low=0.0, high=2.0, tails=((0.0, 2.0), (0.0, 0.0)), rest=(0.0, 2.0),
         above=((0.0, 0.0),), below=((0.0, 2.0),),
     ),
     "atan": _squash(torch.atan, 1.0, 0.6495191, -_HALF_PI, _HALF_PI),
     "softsign": _squash(functional.softsign, 1.0, 2.0, -1.0, 1.0),
-    "logsigmoid": Curve(
+    "logsigmoid": CheckedCurve(
         functional.logsigmoid, (0.0, 1.0), 0.25, high=0.0, tails=((1.0, 0.0), (0.0, 0.0)), rest=(-0.6931471806, 0.0),
         below=((0.0, 0.0), (1.0, 0.0)),
     ),
-    "tanhshrink": Curve(
+    "tanhshrink": CheckedCurve(
         functional.tanhshrink, (0.0, 1.0), 0.7698004, tails=((1.0, 1.0), (1.0, -1.0)), rest=(-1.0, 1.0),
         above=((1.0, 1.0),), below=((1.0, 1.0),),
     ),
     **{
-        name: Curve(
+        name: CheckedCurve(
             function, (-1.0, 1.0), 1.0, low=-1.0, high=1.0, tails=((0.0, 0.0), (0.0, 0.0)), rest=(-1.0, 1.0),
             settled=math.inf, above=((0.0, 1.0),), below=((0.0, 1.0),), wavy=True,
         )

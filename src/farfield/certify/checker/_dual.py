@@ -12,9 +12,7 @@ of the certificate but the multipliers enters.
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from farfield.certify.checker._curves import Curve
+from farfield.certify.checker._curves import CheckedCurve
+from farfield.certify.checker._dual_data import lengths, mapping, mean, numbers, unpack, whitened
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Form, Layer, Reading
 from farfield.certify.checker._values import (
@@ -77,11 +76,11 @@ class DualCheck:
 
     def __init__(self, ranges: Ranges, output: str, unbounded: str | None, proof: Mapping[str, Any]) -> None:
         self.proof, self.ranges = proof, ranges
-        entries = [_mapping(proof[k], k) for k in ("curves", "norms", "boxes")]
+        entries = [mapping(proof[k], k) for k in ("curves", "norms", "boxes")]
         self.entries: dict[str, Mapping[str, Any]] = {
-            n: _mapping(e, n) for part in entries for n, e in part.items()
+            n: mapping(e, n) for part in entries for n, e in part.items()
         }
-        opened = {n for n, e in entries[1].items() if _mapping(e, n).get("parametrised")}
+        opened = {n for n, e in entries[1].items() if mapping(e, n).get("parametrised")}
         listed = {*entries[0], *entries[1]}
         self.reading = Reading(ranges, output, set(entries[2]), unbounded if opened else None, listed, opened)
         self.layers = [layer for layer in self.reading.layers if layer.kind != "input"]
@@ -129,14 +128,14 @@ class DualCheck:
             )
         )
         if layer.centered:
-            both = both + -_mean(both, 0)
+            both = both + -mean(both, 0)
         inner = MidRad(np.zeros_like(both.mid), np.zeros_like(both.rad))
         inner.mid[layer.groups[0]], inner.rad[layer.groups[0]] = both.mid, both.rad
         stabilizer = np.zeros((both.mid.shape[1],) * 2)
         stabilizer[-1, -1] = layer.eps
         gram = (both.T @ both) * MidRad(np.full((1, 1), 1 / layer.count), np.full((1, 1), U / layer.count))
         gram = gram + MidRad.exact(stabilizer)
-        white = _whitened(gram)
+        white = whitened(gram)
         if white is None:
             raise CertificateError(f"The map of the input that {name!r} normalizes is too close to singular.")
         return inner, gram, white
@@ -190,7 +189,7 @@ class DualCheck:
             raise CertificateError(f"No finite range of {name!r} could be proved.")
         self.reach[name] = (lo, hi)
         top = np.maximum(np.abs(lo), np.abs(hi))
-        self.length[name] = float(_lengths(MidRad.exact(top[None]))[0])
+        self.length[name] = float(lengths(MidRad.exact(top[None]))[0])
         if layer.kind == "curve":
             self.length[name] = min(self.length[name], self._lipschitz(layer))
 
@@ -201,7 +200,7 @@ class DualCheck:
         start = layer.sigma.value(layer.argument.rows(0, 1))
         total = sum(spectral_norm(part) * self.length[x.node.name] for x, part in self._parts(layer.argument))
         extra = layer.sigma.steepest * total + 2 * layer.sigma.defect * len(start.mid)
-        return (float(_lengths(start.T)[0]) + extra) * (1 + 1e-12)
+        return (float(lengths(start.T)[0]) + extra) * (1 + 1e-12)
 
     def _argument_range(self, layer: Layer) -> Span:
         """Per layer that enters the better of its length and its entries' ranges; and plain intervals."""
@@ -211,7 +210,7 @@ class DualCheck:
         total = MidRad(start.mid[:, 0], start.rad[:, 0])
         for source, part in self._parts(form):
             name = source.node.name
-            around = _lengths(part) * self.length[name] * (1 + 4 * U)
+            around = lengths(part) * self.length[name] * (1 + 4 * U)
             if source.kind == "norm":
                 around = np.minimum(around, self._support(source, part))
             middle = MidRad.between(*self.reach[name])
@@ -231,11 +230,11 @@ class DualCheck:
         total = np.zeros(len(part.mid))
         for group in layer.groups:
             piece = part[:, group]
-            total = total + _lengths(piece + -_mean(piece, 1) if layer.centered else piece) * layer.radius
+            total = total + lengths(piece + -mean(piece, 1) if layer.centered else piece) * layer.radius
         total, source = round_up(total), self.sources[layer.node.name]
         if source.inner is None or source.white is None:
             return total
-        return np.minimum(total, _lengths((part @ source.inner) @ source.white))
+        return np.minimum(total, lengths((part @ source.inner) @ source.white))
 
     # -- the proof -------------------------------------------------------------------------------------------
 
@@ -260,7 +259,7 @@ class DualCheck:
         return Weights(own.mid[0], np.zeros(size), np.zeros(size), theta, r, own.rad[0])
 
     def _array(self, name: str, key: str, size: int) -> Array:
-        return _unpack(self.entries[name].get(key), size, f"{name}.{key}")
+        return unpack(self.entries[name].get(key), size, f"{name}.{key}")
 
     def _maxima(self, row: Form) -> Array:
         parts = [np.zeros(0)]
@@ -311,7 +310,7 @@ class DualCheck:
             if source is not None:
                 low, high = self.reach[layer.node.name]
                 made[source.columns] = (
-                    np.maximum(np.abs(low), np.abs(high)) if source.white is None else _lengths(source.white)
+                    np.maximum(np.abs(low), np.abs(high)) if source.white is None else lengths(source.white)
                 )
         return made
 
@@ -375,7 +374,7 @@ class DualCheck:
     def _ball(self, layer: Layer) -> MidRad:
         """κ(xᵀGx − ρ²) + ω(Σx)² of every group."""
         name, entry, source = layer.node.name, self.entries[layer.node.name], self.sources[layer.node.name]
-        kappa, omega = (_numbers(entry[k], len(layer.groups), f"{k} of {name}") for k in ("kappa", "omega"))
+        kappa, omega = (numbers(entry[k], len(layer.groups), f"{k} of {name}") for k in ("kappa", "omega"))
         if (kappa < 0).any():
             raise CertificateError(f"κ of {name!r} is negative: {kappa.min():.3g}.")
         if omega.any() and (source.gram is not None or not layer.centered):
@@ -411,7 +410,7 @@ class DualCheck:
                 raise CertificateError(
                     f"A form is listed for {name!r}, which is no activation among the variables."
                 )
-            a, b, c = (float(v) for v in _numbers(given, 3, f"a form of {name}"))
+            a, b, c = (float(v) for v in numbers(given, 3, f"a form of {name}"))
             least = layer.sigma.true_form(a, b, c)
             if least is None:
                 raise CertificateError(
@@ -423,7 +422,7 @@ class DualCheck:
             rows.append(made + MidRad.exact(least * np.repeat(one, layer.size, 0)))
         forms = MidRad(np.concatenate([r.mid for r in rows]), np.concatenate([r.rad for r in rows]))
         count = len(forms.mid)
-        products = _unpack(self.proof["products"], count * count, "products", "<f4").reshape(count, count)
+        products = unpack(self.proof["products"], count * count, "products", "<f4").reshape(count, count)
         if (products < 0).any():
             raise CertificateError(f"Products of forms have a negative weight: {products.min():.3g}.")
         return (products + products.T) / 2, forms
@@ -432,7 +431,7 @@ class DualCheck:
 # -- one-dimensional maxima ----------------------------------------------------------------------------------
 
 
-def curve_maxima(sigma: Curve, w: Weights, lo: Array, hi: Array) -> Array:
+def curve_maxima(sigma: CheckedCurve, w: Weights, lo: Array, hi: Array) -> Array:
     """At least the maximum of ψ over [lo, hi].
 
     A piecewise linear σ makes ψ a parabola on each piece. For another, on a grid of width h, ψ exceeds the larger of
@@ -487,57 +486,3 @@ def box_maxima(t: Array, s: Array, lo: Array, hi: Array) -> Array:
 
 
 # -- small things --------------------------------------------------------------------------------------------
-
-
-def _mean(value: MidRad, axis: int) -> MidRad:
-    count = value.mid.shape[axis]
-    loss = gamma(count + 4) * np.abs(value.mid).mean(axis, keepdims=True) + value.rad.mean(
-        axis, keepdims=True
-    )
-    return MidRad(value.mid.mean(axis, keepdims=True), round_up(loss))
-
-
-def _lengths(rows: MidRad) -> Array:
-    """‖row‖₂, rounded up."""
-    return np.sqrt(round_up((rows.top**2).sum(1))) * (1 + 4 * U)
-
-
-def _whitened(gram: MidRad) -> MidRad | None:
-    """W with {u : uᵀGu ≤ 1} inside W·(unit ball): W ≈ G^{-1/2}/√(1 − δ), ‖I − WᵀGW‖ ≤ δ; ``None`` if singular."""
-    scale = np.exp2(-np.round(0.5 * np.log2(np.maximum(np.diagonal(gram.mid), TINY))))
-    try:
-        root = scale[:, None] * np.linalg.inv(np.linalg.cholesky(scale[:, None] * gram.mid * scale)).T
-    except np.linalg.LinAlgError:
-        return None
-    miss = MidRad.exact(root.T.copy()) @ (gram @ MidRad.exact(root)) + -MidRad.exact(np.eye(len(root)))
-    delta = float(round_up(miss.top.sum(1)).max())
-    if not delta < 0.5:
-        return None
-    grown = root / math.sqrt(1.0 - delta)
-    return MidRad(grown, 8 * U * np.abs(grown))
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise CertificateError(f"{where} of a dual proof is a table, not {type(value).__name__}.")
-    return value
-
-
-def _unpack(text: Any, count: int, where: str, kind: str = "<f8") -> Array:
-    """A stored array of known length, all of it finite; nothing longer is unpacked."""
-    width = np.dtype(kind).itemsize
-    try:
-        raw = zlib.decompressobj().decompress(base64.b64decode(text), count * width + 1)
-        values = np.frombuffer(raw, dtype=kind).astype(np.float64)
-    except (ValueError, TypeError, zlib.error) as error:
-        raise CertificateError(f"The array {where} can't be read: {error}.") from None
-    if values.size != count or not np.isfinite(values).all():
-        raise CertificateError(f"The array {where} needs {count} finite numbers.")
-    return values
-
-
-def _numbers(values: Any, count: int, where: str) -> Array:
-    made = np.array([float(v) for v in values])
-    if made.size != count or not np.isfinite(made).all():
-        raise CertificateError(f"{where} needs {count} finite numbers, it has {made.size}.")
-    return made

@@ -8,15 +8,17 @@ the platform (exp, log, erf, …) count as right to a relative 2⁻⁴⁶.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from farfield.certify.checker._affine import Affine
+from farfield.certify.checker._affine import AffineMap
 from farfield.certify.checker._curves import curve
+from farfield.certify.checker._range_rules import RULES
+from farfield.certify.checker._spans import closer_norm, plus, point, times
 from farfield.certify.checker._values import (
     EVALUATION,
     TINY,
@@ -51,9 +53,6 @@ EXACT = frozenset(
     ]
 )
 """Monotone operators that round nothing."""
-ORDERED = frozenset(["sort", "kthvalue", "median", "cummax", "cummin", "topk"])
-"""Operators whose first value rises with every entry; the second is an index."""
-Rule: TypeAlias = "Callable[[_Step], Any]"
 
 
 class Ranges:
@@ -120,7 +119,7 @@ class Ranges:
             free = (np.full(sizes(node), -math.inf), np.full(sizes(node), math.inf))
             return self.inputs.get(node.name, free)
         try:
-            made = _Step(self, node).made()
+            made = RangeStep(self, node).made()
         except CertificateError as error:
             made, self.reasons[node.name] = None, str(error)
         except (RuntimeError, TypeError, ValueError, IndexError, KeyError):  # a rule that fails says nothing
@@ -138,7 +137,7 @@ class Ranges:
         return np.where(np.isnan(lo), -math.inf, lo), np.where(np.isnan(hi), math.inf, hi)
 
 
-class _Step:
+class RangeStep:
     """One node with the ranges of its operands."""
 
     def __init__(self, ranges: Ranges, node: Node) -> None:
@@ -159,7 +158,7 @@ class _Step:
         types = [node.dtype, *(self.ranges.program.node(n).dtype for n in node.operands)]
         if any(t is not None and t.is_complex for t in types):
             raise CertificateError(f"complex numbers ({node.name})")
-        if (rule := _RULES.get(node.op)) is not None and (made := rule(self)) is not None:
+        if (rule := RULES.get(node.op)) is not None and (made := rule(self)) is not None:
             return made
         if self.facts.norm is not None:
             return self._norm(self.facts.norm)
@@ -184,7 +183,7 @@ class _Step:
             return found
         number = self.attributes.get(key)
         present = place < len(self.node.inputs) and self.node.inputs[place] is not None
-        return None if present or not isinstance(number, int | float) else _point(float(number))
+        return None if present or not isinstance(number, int | float) else point(float(number))
 
     def _picked(self, side: int) -> list[Any]:
         """The operands' ends that give the lower (0) or upper (1) end; constants as they are."""
@@ -254,14 +253,14 @@ class _Step:
         low, high = low - slack[0], high + slack[1]
         return (np.maximum(low, 0.0) if self.facts.positive else low), high
 
-    def _sized(self, affine: Affine, ends: list[Any]) -> Array:
+    def _sized(self, affine: AffineMap, ends: list[Any]) -> Array:
         """Σ |L||x| + |f(0)|."""
         total: Array = np.abs(np.asarray(affine.offset()))
         for i in affine.places:
             total = total + affine.absolute(i, np.abs(np.asarray(ends[i], dtype=np.float64))[None])[0]
         return total
 
-    def _affine(self) -> Affine | None:
+    def _affine(self) -> AffineMap | None:
         moving = [i for i, name in enumerate(self.node.inputs) if name is not None and self.fixed[i] is None]
         group = self.facts.linear_group(moving)
         if group is None or any(self.given[i] is None for i in moving):
@@ -270,7 +269,7 @@ class _Step:
             f if i not in group or name is None else self.ranges.zeros(name)
             for i, (name, f) in enumerate(zip(self.node.inputs, self.fixed, strict=True))
         ]
-        affine = Affine(self.node, self.facts, group, zeros)
+        affine = AffineMap(self.node, self.facts, group, zeros)
         return affine if affine.supported else None
 
     def _linear(self) -> Any:
@@ -308,10 +307,10 @@ class _Step:
         lo, hi = np.full(groups.size, -top), np.full(groups.size, top)
         x = self.given[0]
         if x is not None and spec.order == 2 and np.isfinite(x[0]).all() and np.isfinite(x[1]).all():
-            near = _closer_norm(x[0].reshape(-1)[groups], x[1].reshape(-1)[groups], spec, count)
+            near = closer_norm(x[0].reshape(-1)[groups], x[1].reshape(-1)[groups], spec, count)
             lo[groups], hi[groups] = np.fmax(-top, near[0]), np.fmin(top, near[1])
         made: Span = (lo.reshape(shape), hi.reshape(shape))
-        for place, combine in ((spec.weight, _times), (spec.bias, _plus)):
+        for place, combine in ((spec.weight, times), (spec.bias, plus)):
             if place is not None:
                 if self.given[place] is None:
                     return None
@@ -321,319 +320,3 @@ class _Step:
 
 
 # -- interval arithmetic -------------------------------------------------------------------------------------
-
-
-def _span(low: Any, high: Any) -> Span:
-    return np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
-
-
-def _point(value: float) -> Span:
-    return _span(value, value)
-
-
-def _plus(a: Span, b: Span) -> Span:
-    return _span(np.nextafter(a[0] + b[0], -math.inf), np.nextafter(a[1] + b[1], math.inf))
-
-
-def _times(a: Span, b: Span) -> Span:
-    """Products of two intervals; 0·∞ is 0."""
-    ends = [np.where((x == 0) | (y == 0), 0.0, x * y) for x in a for y in b]
-    return _span(
-        np.nextafter(np.minimum.reduce(ends), -math.inf), np.nextafter(np.maximum.reduce(ends), math.inf)
-    )
-
-
-def _inverse(b: Span) -> Span:
-    """1/b; unbounded where b may be 0."""
-    sure = (b[0] > 0) | (b[1] < 0)
-    lo, hi = np.nextafter(1.0 / b[1], -math.inf), np.nextafter(1.0 / b[0], math.inf)
-    return _span(np.where(sure, lo, -math.inf), np.where(sure, hi, math.inf))
-
-
-def _sizes_of(x: Span) -> Span:
-    """Range of |x|."""
-    low = np.where((x[0] <= 0) & (x[1] >= 0), 0.0, np.minimum(np.abs(x[0]), np.abs(x[1])))
-    return _span(low, np.maximum(np.abs(x[0]), np.abs(x[1])))
-
-
-def _closer_norm(low: Array, high: Array, spec: NormSpec, count: float) -> Span:
-    """t/√((t² + Q)/count + ε) rises with t and shrinks as Q, the others' squares, grows: its ends."""
-    width = low.shape[1]
-    if spec.centered:
-        size = gamma(2 * width + 16) * np.maximum(np.abs(low), np.abs(high)).max(1, keepdims=True) * 4
-        least, most = low.sum(1, keepdims=True), high.sum(1, keepdims=True)
-        low, high = low - (low + (most - high)) / width - size, high - (high + (least - low)) / width + size
-    squares = [s**2 for s in _sizes_of((low, high))]
-    rest = [np.maximum(s.sum(1, keepdims=True) - s, 0.0) for s in squares]
-    slack = 1e-13 * width * squares[1].sum(1, keepdims=True)
-    rest = [np.maximum(rest[0] - slack, 0.0), rest[1] + slack]
-
-    def quotient(t: Array, others: Array) -> Array:
-        square = (t * t + others) / count
-        under = {
-            "inside": np.sqrt(square + spec.eps),
-            "outside": np.sqrt(square) + spec.eps,
-            "clamp": np.maximum(np.sqrt(square), spec.eps),
-        }[spec.eps_mode]
-        made: Array = np.where(t == 0, 0.0, t / under)
-        return made
-
-    up = quotient(high, np.where(high >= 0, rest[0], rest[1]))
-    down = quotient(low, np.where(low <= 0, rest[0], rest[1]))
-    return down - 1e-13 * np.abs(down) - TINY, up + 1e-13 * np.abs(up) + TINY
-
-
-# -- rules by name -------------------------------------------------------------------------------------------
-
-
-def _product(step: _Step) -> Any:
-    a, b = step.operand(0, "input"), step.operand(1, "other")
-    if a is None or b is None:
-        return None
-    if len(step.node.operands) == 2 and step.node.inputs[0] == step.node.inputs[1]:
-        return _square(step)
-    return _times(a, b)
-
-
-def _square(step: _Step) -> Any:
-    if step.given[0] is None:
-        return None
-    low, high = _sizes_of(step.given[0])
-    return np.maximum(np.nextafter(low * low, -math.inf), 0.0), np.nextafter(high * high, math.inf)
-
-
-def _quotient(step: _Step) -> Any:
-    a, b = step.operand(0, "input"), step.operand(1, "other")
-    if a is None or b is None or step.attributes.get("rounding_mode") is not None:
-        return None
-    return _times(a, _inverse(b))
-
-
-def _power(step: _Step) -> Any:
-    """A whole or a positive exponent; other bases than positive ones only for whole exponents."""
-    base, power = step.operand(0, "input"), step.operand(1, "exponent")
-    if base is None or power is None or power[0].size != 1 or power[0] != power[1]:
-        return None
-    p = float(power[0].reshape(()))
-    if p < 0:
-        return None
-    if p == int(p):
-        low, high = (base[0], base[1]) if p % 2 else _sizes_of(base)
-    else:
-        low, high = np.maximum(base[0], 0.0), base[1]
-    ends = [np.power(e, p) for e in (low, high)]
-    return ends[0] - EVALUATION * np.abs(ends[0]) - TINY, ends[1] + EVALUATION * np.abs(ends[1]) + TINY
-
-
-def _lerp(step: _Step) -> Any:
-    a, b, w = step.operand(0, "input"), step.operand(1, "end"), step.operand(2, "weight")
-    if a is None or b is None or w is None:
-        return None
-    back = _plus(_point(1.0), _span(-w[1], -w[0]))
-    return _plus(_times(a, back), _times(b, w))
-
-
-def _matmul(step: _Step) -> Any:
-    """Two moving tensors, term by term; behind a softmax also the hull of the rows that are averaged."""
-    if any(f is not None for f in step.fixed) or any(g is None for g in step.given):
-        return None
-    (a_lo, a_hi), (b_lo, b_hi) = step.given
-    if a_lo.ndim < 2 or b_lo.ndim < 2:
-        return None
-    lo, hi, top = np.zeros((3, *sizes(step.node)))
-    for k in range(a_lo.shape[-1]):
-        left, right = (
-            (a_lo[..., :, k, None], a_hi[..., :, k, None]),
-            (b_lo[..., None, k, :], b_hi[..., None, k, :]),
-        )
-        piece = _times(left, right)
-        lo, hi, top = lo + piece[0], hi + piece[1], top + np.maximum(np.abs(piece[0]), np.abs(piece[1]))
-    loss = round_up(gamma(a_lo.shape[-1] + 4) * top)
-    lo, hi = lo - loss, hi + loss
-    if step.node.inputs[0] in step.ranges.averaging:
-        lo, hi = np.fmax(lo, b_lo.min(-2, keepdims=True)), np.fmin(hi, b_hi.max(-2, keepdims=True))
-    return lo, hi
-
-
-def _averaging(step: _Step) -> Any:
-    """Remember what keeps the rows of a softmax as they are; the range is found by another rule."""
-    name, node = step.node.inputs[0], step.node
-    if name in step.ranges.averaging and step.facts.moves:
-        before = sizes(step.ranges.program.node(name))
-        if before and node.shape and before[-1] == int(node.shape[-1]):
-            step.ranges.averaging.add(node.name)
-    return None
-
-
-def _softmax(step: _Step) -> Any:
-    """e^{x_i}/Σ e^{x_j} rises with x_i and falls with the others."""
-    node, axis = step.node, int(step.attributes["dim"])
-    if axis == len(node.shape) - 1:
-        step.ranges.averaging.add(node.name)
-    span = step.given[0]
-    if span is None or not (np.isfinite(span[0]).all() and np.isfinite(span[1]).all()):
-        return np.zeros(sizes(node)), np.ones(sizes(node))
-    low, high = np.moveaxis(span[0], axis, -1), np.moveaxis(span[1], axis, -1)
-    peak = high.max(-1, keepdims=True)
-    bottom, top = np.exp(low - peak), np.exp(high - peak)
-
-    def share(own: Array, others: Array) -> Array:
-        rest = np.stack([np.delete(others, i, -1).sum(-1) for i in range(others.shape[-1])], -1)
-        made: Array = own / (own + rest + TINY)
-        return made
-
-    lo, hi = share(bottom, top) * (1 - 1e-12) - TINY, share(top, bottom) * (1 + 1e-12) + TINY
-    return np.moveaxis(np.maximum(lo, 0.0), -1, axis), np.moveaxis(np.minimum(hi, 1.0), -1, axis)
-
-
-def _log_softmax(step: _Step) -> Any:
-    """x_i − ln Σ e^{x_j} ≤ 0, and at least x_i − max x_j − ln n."""
-    if step.given[0] is None:
-        return None
-    (low, high), axis = step.given[0], int(step.attributes["dim"])
-    lo = low - high.max(axis, keepdims=True) - math.log(low.shape[axis])
-    return lo - EVALUATION * (1 + np.abs(low) + np.abs(lo)), np.zeros_like(high)
-
-
-def _attention(step: _Step) -> Any:
-    """Between the extremes of the rows that are averaged; 0 too where a mask may shut them all out."""
-    a = step.attributes
-    if step.given[2] is None:
-        return None
-    low, high = step.given[2][0].min(-2, keepdims=True), step.given[2][1].max(-2, keepdims=True)
-    if a.get("enable_gqa"):
-        low, high = low.min(-3, keepdims=True), high.max(-3, keepdims=True)
-    dropped = float(a.get("dropout_p") or 0.0)
-    if (len(step.node.inputs) > 3 and step.node.inputs[3] is not None) or dropped:
-        low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
-    if dropped:
-        if dropped >= 1:
-            return None
-        low, high = low / (1 - dropped), high / (1 - dropped)
-    loose = EVALUATION * np.maximum(np.abs(low), np.abs(high))
-    return low - loose, high + loose
-
-
-def _cast(step: _Step) -> Any:
-    """Toward 0 for whole numbers, as long as they do not wrap around; 0 or 1 for booleans."""
-    _averaging(step)
-    dtype = step.node.dtype
-    if dtype is None or dtype.is_floating_point or step.given[0] is None:
-        return None
-    if dtype == torch.bool:
-        return np.zeros(sizes(step.node)), np.ones(sizes(step.node))
-    low, high = (np.trunc(e) for e in step.given[0])
-    limits = torch.iinfo(dtype)
-    inside = (low >= limits.min).all() and (high <= limits.max).all()
-    return (low, high) if inside else (np.full_like(low, limits.min), np.full_like(high, limits.max))
-
-
-def _dropout(step: _Step) -> Any:
-    if not step.attributes.get("train"):
-        return _averaging(step)
-    if step.given[0] is None or float(step.attributes["p"]) >= 1:
-        return None
-    kept = _plus(_point(1.0), _point(-float(step.attributes["p"])))
-    low, high = _times(step.given[0], _inverse(kept))
-    return np.minimum(low, 0.0), np.maximum(high, 0.0)
-
-
-def _between(low: float, high: float) -> Rule:
-    return lambda step: (np.full(sizes(step.node), low), np.full(sizes(step.node), high))
-
-
-def _random(step: _Step) -> Any:
-    return _between(0.0, 1.0)(step) if step.attributes.get("distribution") == "uniform" else None
-
-
-def _randint(step: _Step) -> Any:
-    return _between(float(step.attributes["low"]), float(step.attributes["high"]) - 1.0)(step)
-
-
-def _created(step: _Step) -> Any:
-    """Made of sizes and numbers alone."""
-    value = run(step.node, step.fixed).astype(np.float64)
-    loose = EVALUATION * np.abs(value) if step.node.op == "linspace" else 0.0
-    return value - loose, value + loose
-
-
-def _spread(step: _Step) -> Any:
-    """Σ(x − mean)² ≤ Σ(x − c)² for every c."""
-    if step.given[0] is None:
-        return None
-    (low, high), a = step.given[0], step.attributes
-    axes = tuple(a["dim"])
-    size = math.prod(low.shape[d] for d in axes) - float(a.get("correction", 0))
-    if size <= 0:
-        return None
-    middle = ((low + high) / 2).mean(axes, keepdims=True)
-    reach = np.maximum(np.abs(high - middle), np.abs(middle - low))
-    top = (reach**2).sum(axes, keepdims=bool(a["keepdim"])) / size * (1 + gamma(low.size + 16))
-    return np.zeros_like(top), round_up(np.sqrt(top) if step.node.op == "std" else top)
-
-
-def _length(step: _Step) -> Any:
-    """A p-norm rises with every |x_i|."""
-    order = step.attributes.get("ord", 2)
-    if step.given[0] is None or not isinstance(order, int | float) or order < 1:
-        return None
-    low, high = (run(step.node, [e]) for e in _sizes_of(step.given[0]))
-    loss = 1e-13 + gamma(step.given[0][0].size + 64)
-    return low * (1 - loss) - TINY, high * (1 + loss) + TINY
-
-
-def _ordered(step: _Step) -> Any:
-    if step.given[0] is None or step.attributes.get("sorted") is False:
-        return None
-    low, high = (run(step.node, [e]) for e in step.given[0])
-    return ((low[0], high[0]), None)
-
-
-def _prelu(step: _Step) -> Any:
-    """max(z, 0) + w·min(z, 0), one weight per channel."""
-    if step.given[0] is None or step.given[1] is None:
-        return None
-    low, high = step.given[0]
-    weight = [
-        w if w.ndim > 1 else w.reshape(1, -1, *(1,) * (low.ndim - 2)) if low.ndim > 1 else w
-        for w in step.given[1]
-    ]
-    below = _times((np.minimum(low, 0.0), np.minimum(high, 0.0)), (weight[0], weight[1]))
-    return _plus((np.maximum(low, 0.0), np.maximum(high, 0.0)), below)
-
-
-def _jumping(step: _Step) -> Any:
-    """Hardshrink and threshold: x itself, or one value instead."""
-    if step.given[0] is None:
-        return None
-    other = float(step.attributes.get("value", 0.0))
-    return np.minimum(step.given[0][0], other), np.maximum(step.given[0][1], other)
-
-
-def _recurrent(step: _Step) -> Any:
-    """tanh, or a gate times tanh, in every step of rnn and lstm; gru averages such values with its first state."""
-    if step.node.op == "gru":
-        low, high = step.given[1] if step.given[1] is not None else (np.array(-math.inf), np.array(math.inf))
-        ends = min(-1.0, float(low.min())), max(1.0, float(high.max()))
-    else:
-        ends = -1.0, 1.0
-    made = []
-    zeros = [
-        torch.zeros(sizes(step.ranges.program.node(str(n))), dtype=torch.float64) for n in step.node.inputs
-    ]
-    for place, value in enumerate(run(step.node, zeros)):
-        made.append((np.full(value.shape, ends[0]), np.full(value.shape, ends[1])) if place < 2 else None)
-    return tuple(made)
-
-
-_RULES: Mapping[str, Rule] = {
-    "mul": _product, "square": _square, "div": _quotient, "pow": _power, "lerp": _lerp, "matmul": _matmul,
-    "reciprocal": lambda step: None if step.given[0] is None else _inverse(step.given[0]),
-    "softmax": _softmax, "log_softmax": _log_softmax, "attention": _attention, "cast": _cast, "dropout": _dropout,
-    **dict.fromkeys(["identity", "reshape", "expand", "unsqueeze"], _averaging),
-    "random": _random, "randint": _randint, "bernoulli": _between(0.0, 1.0), "arange": _created, "linspace": _created,
-    "eye": _created, "full": lambda step: _created(step) if not step.node.operands else None, "var": _spread,
-    "std": _spread, "norm": _length, "prelu": _prelu, "hardshrink": _jumping, "threshold": _jumping,
-    "atan2": _between(-math.pi - 1e-15, math.pi + 1e-15), **dict.fromkeys(ORDERED, _ordered),
-    **dict.fromkeys(["lstm", "gru", "rnn_tanh"], _recurrent),
-}  # fmt: skip

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from farfield.certify.checker._affine import Affine
-from farfield.certify.checker._curves import Curve, curve
+from farfield.certify.checker._affine import AffineMap
+from farfield.certify.checker._curves import CheckedCurve, curve
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._values import Array, CertificateError, MidRad, U, gamma, round_up, sizes
 from farfield.graph import Node, NormSpec, describe
@@ -63,7 +63,7 @@ class Layer:
     node: Node
     columns: slice
     argument: Form | None = None
-    sigma: Curve | None = None
+    sigma: CheckedCurve | None = None
     groups: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     centered: bool = False
     count: float = 1.0
@@ -195,7 +195,7 @@ class Reading:
             )
             if name is not None and fixed[-1] is None:
                 return None
-        affine = Affine(node, describe(node), group, fixed)
+        affine = AffineMap(node, describe(node), group, fixed)
         degrees = {operands[i].degree for i in affine.places if operands[i].moving}
         if not affine.supported or len(degrees) > 1:
             return None

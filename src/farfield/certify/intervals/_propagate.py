@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from farfield.certify.intervals._infinite import carried, written
 from farfield.certify.intervals._interval import Interval, all_finite, meet, point, spread, tidy, unbounded
 from farfield.certify.intervals._registry import Bounds, Place, UnboundableError, find_interval_rule
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.graph import InputSpec, Node, Program, SymbolicSize
+from farfield.graph import InputSpec, Node, Program, SymbolicSize, describe
 
 __all__ = ["propagate"]
 
@@ -156,15 +157,31 @@ def _operation(
 def _apply(place: Place, flags: Tensor | None) -> Bounds:
     rule = find_interval_rule(place.node.op)
     parts = (place.node, *place.producers)
-    if rule is None or (
-        place.node.op not in COMPLEX_OPERATORS
-        and any(p is not None and p.dtype is not None and p.dtype.is_complex for p in parts)
+    if (
+        rule is None
+        or _cut_to_integers(place)
+        or (
+            place.node.op not in COMPLEX_OPERATORS
+            and any(p is not None and p.dtype is not None and p.dtype.is_complex for p in parts)
+        )
     ):
         rule = from_growth
     claim = rule(place)
     if isinstance(claim, tuple):
         return tuple(_checked(place.node, part, None) for part in claim)
     return _checked(place.node, claim, place.shape if place.node.dtype is not None else None, flags)
+
+
+def _cut_to_integers(place: Place) -> bool:
+    """Floating operands end in whole numbers on the way (``sum(dtype=int)``, a copy into integers)."""
+    node = place.node
+    if node.dtype is None or node.dtype.is_floating_point or node.dtype.is_complex or node.op == "cast":
+        return False
+    floating = any(
+        p is not None and p.dtype is not None and p.dtype.is_floating_point for p in place.producers
+    )
+    by_nature = "dtype" not in node.attributes and not describe(replace(node, dtype=torch.float64)).linear
+    return floating and not by_nature
 
 
 def _checked(
