@@ -186,7 +186,7 @@ def test_the_report_is_plain_data_and_reads_well():
     report = StableMLPRegressor(**SMALL).fit(X, y).far_field_report_
     assert json.loads(json.dumps(report.to_dict()))["verdict"] == "BOUNDED"
     text = str(report)
-    assert "not the same as correct" in text and "targets were in [4" in text and "radius   1e+08" in text
+    assert "not a claim of accuracy" in text and "targets were in [4" in text and "radius   1e+08" in text
     (low, high), seen = report.output_range[0], np.array(report.seen)
     assert low <= seen.min() and seen.max() <= high
 
