@@ -1,7 +1,7 @@
 """The checker: someone who trusts neither the prover nor its author can rely on what it accepts.
 
 Holds: plain intervals, a reading of programs, the bound that a dual's multipliers give, mean-value forms over cells.
-May import: certify, errors, graph.
+May import: certify, errors, graph, _regular_file.
 Never: anything else of certify, or a number of the prover's.
 """
 

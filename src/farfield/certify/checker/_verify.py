@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from farfield._regular_file import UnsafeFileError, read_json
 from farfield.certify._hash import model_hash
 from farfield.certify.checker._cells import CellsCheck
 from farfield.certify.checker._dual import DualCheck
@@ -123,9 +123,9 @@ def uncheckable(program: Program, output: str, domain: Mapping[str, Any] | None 
 def _read(certificate: Any) -> Mapping[str, Any]:
     if isinstance(certificate, str | Path):
         try:
-            certificate = json.loads(Path(certificate).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise CertificateError(f"{str(certificate)!r} can't be read as JSON: {error}.") from error
+            certificate = read_json(certificate)
+        except UnsafeFileError as error:
+            raise CertificateError(str(error)) from error
     elif hasattr(certificate, "to_dict"):
         certificate = certificate.to_dict()
     if not isinstance(certificate, Mapping) or certificate.get("format") != "farfield-certificate/1":
@@ -203,7 +203,10 @@ def _check(program: Program, data: Mapping[str, Any]) -> bool:
     output = data["output"]
     if output not in program.outputs:
         raise CertificateError(f"The program has no output {output!r}; it has {', '.join(program.outputs)}.")
-    confined, unbounded = _domain(program, data["domain"])
+    domain = data["domain"]
+    if not isinstance(domain, Mapping):
+        raise CertificateError("A certificate's domain is a table with its kind.")
+    confined, unbounded = _domain(program, domain)
     size = math.prod(int(d) for d in program.node(output).shape)
     bounds = {
         s: [_number(v, f"{s}[{i}]") for i, v in enumerate(_listed(data[s], s))] for s in ("lower", "upper")
