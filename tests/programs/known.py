@@ -39,26 +39,4 @@ class Known:
         return Source(names, self.shapes, self.parts, self.lines, size, False, self.single_row)  # type: ignore[arg-type]
 
 
-KNOWN: tuple[Known, ...] = (
-    Known(
-        "the checker's arithmetic gets a number where it says it takes an array",
-        "crash",
-        "TypeCheckError .*_range_arithmetic",
-        ((3,),),
-        ("self.p0 = draw(nn.Linear(3, 4), 1, 1.0)",),
-        ("return F.layer_norm(self.p0(x), (4,)) + 1.5",),
-    ),
-    Known(
-        "the checker does not prove the joint part of a dual where a norm has a bias or a number is added",
-        "refused certificate",
-        "joint part",
-        ((3,),),
-        (
-            "self.p0 = draw(nn.Linear(3, 4), 1, 1.0)",
-            "self.p1 = draw(nn.LayerNorm(4), 2, 1.0)",
-            "self.p2 = draw(nn.Linear(4, 1), 3, 1.0)",
-        ),
-        ("return self.p2(torch.relu(self.p1(self.p0(x))))",),
-        steady=False,
-    ),
-)
+KNOWN: tuple[Known, ...] = ()
