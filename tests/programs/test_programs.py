@@ -27,7 +27,7 @@ from programs.shrink import shrink
 FIRST = int(
     os.environ.get("FARFIELD_PROGRAMS_SEED", 1000 * datetime.datetime.now(datetime.UTC).date().toordinal())
 )
-COUNT = int(os.environ.get("FARFIELD_PROGRAMS_COUNT", 120))
+COUNT = int(os.environ.get("FARFIELD_PROGRAMS_COUNT", 40))
 BLOCK = 10
 CHEAP = Settings(seconds=0.05, samples=400, climb=12, forgeries=1)
 GRAVE = ("leak", "wrong verdict", "accepted forgery", "refused certificate", "crash", "horizon")

@@ -123,7 +123,7 @@ class Program:
         *inputs: Any,
         dtype: torch.dtype | None = torch.float64,
         keep: Iterable[str] | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Run the program with the reference interpreter and return every node's value.
 
         Parameters
