@@ -13,6 +13,7 @@ from audit.odd_models import CASES, Odd, X, plain
 from farfield.audit import audit, rules
 from farfield.errors import FarfieldError
 from farfield.growth import _verdict
+from shape_checking import as_users_run_it
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, about TorchScript and casts of complex modules
@@ -98,5 +99,5 @@ def test_inputs_that_do_not_fit_are_refused_plainly(inputs):
 
 @pytest.mark.parametrize("model", [None, torch.relu, lambda x: x])
 def test_what_is_no_model_is_refused_plainly(model):
-    with pytest.raises(FarfieldError, match="Wrap a function in a module"):
+    with as_users_run_it(), pytest.raises(FarfieldError, match="Wrap a function in a module"):
         audit(model, (X,))

@@ -50,7 +50,7 @@ def load_checkpoint(entry: ModelEntry, path: Path) -> tuple[nn.Module | Exported
             )
         exported = _program(path)
         _check_weights(dict(exported.named_parameters()))
-        return exported, inputs
+        return exported, inputs or _zeros(exported)
     if path.suffix not in SUFFIXES:
         raise InvalidValueError(f"A checkpoint ends in {', '.join(SUFFIXES)}; got {path.name!r}.")
     if entry.builder is None:
@@ -88,6 +88,19 @@ def _program(path: Path) -> ExportedProgram:
         return read_program(path)
     except UnsafeFileError as error:
         raise CheckpointError(str(error)) from error
+
+
+def _zeros(exported: ExportedProgram) -> tuple[Any, ...]:
+    """Zeros of the shapes the program takes; two for an open size. () if an input is no tensor."""
+    wanted = set(exported.graph_signature.user_inputs)
+    values = [n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder" and n.name in wanted]
+    if not all(isinstance(v, Tensor) for v in values):
+        return ()
+    return tuple(
+        torch.zeros([d if isinstance(d, int) else 2 for d in v.shape], dtype=v.dtype)
+        for v in values
+        if isinstance(v, Tensor)
+    )
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
