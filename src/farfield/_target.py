@@ -65,6 +65,8 @@ def load_target(target: str, *, trust: bool = False) -> Any:
     if target.startswith("hf:"):
         return _transformers(Path(target[3:]))
     if target.endswith(".pt2"):
+        if not Path(target).exists():
+            raise InvalidValueError(f"There is no file {target!r}.")
         if not trust:
             return target
         import torch

@@ -119,7 +119,7 @@ def test_a_box_covers_every_real_entry(folder, certified):
         (("standin_models:net", "--input", "1x8", "--box", "nan,1"), "LO ≤ HI"),
         (("standin_models:net", "--box", "0,1"), "--input"),
         (("standin_models:net", "--nonsense"), "nonsense"),
-        (("absent.pt2",), "No such file"),
+        (("absent.pt2",), "no file"),
     ],
 )
 def test_usage_errors_of_certify(folder, certified, words, message):

@@ -176,7 +176,7 @@ class _Network:
     def exact(self, flat: Tensor) -> Tensor:
         """The flat output at one point, through the reference interpreter."""
         self.evaluations += 1
-        value = self.program.evaluate(*self.inputs(flat), keep=[self.output])[self.output]
+        value: Tensor = self.program.evaluate(*self.inputs(flat), keep=[self.output])[self.output]
         return value.detach().to(torch.float64).reshape(-1)
 
     def batch(self, rows: Tensor) -> Tensor:

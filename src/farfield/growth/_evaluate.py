@@ -70,7 +70,8 @@ class Evaluator:
                     return found[output].to(torch.float64)
                 self.module = None
         name = self.program.outputs[output]
-        return self.program.evaluate(*inputs, keep=[name])[name].to(torch.float64)
+        value: Tensor = self.program.evaluate(*inputs, keep=[name])[name].to(torch.float64)
+        return value
 
 
 def rows_are_samples(
