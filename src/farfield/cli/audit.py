@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farfield.cli._options import Trust
 from farfield.cli._session import check_files, write_text
 
 if TYPE_CHECKING:
@@ -51,13 +52,7 @@ def audit(
             help="Exit 1 on: unbounded (default), unknown, a code such as FF002, or none. Repeat or comma."
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            help="Read a .pt2 file with torch.export.load, which can run code in it. Only for files you trust.",
-        ),
-    ] = False,
+    trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole audit as JSON.")] = False,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code scanning to this file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a single-file HTML report.")] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farfield.cli._options import Trust
 from farfield.cli._session import check_files, saying_what_is_kept, write_text
 
 if TYPE_CHECKING:
@@ -48,13 +49,7 @@ def certify(
         str | None,
         typer.Option(help="Only inputs whose entries all lie in LO,HI: --box=-1,1. By default every input."),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            help="Read a .pt2 file with torch.export.load, which can run code in it. Only for files you trust.",
-        ),
-    ] = False,
+    trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole certificate as JSON.")] = False,
     card: Annotated[Path | None, typer.Option(help="Write a section for a model card, in Markdown.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a single-file HTML report.")] = None,

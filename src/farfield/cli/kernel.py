@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from farfield.cli._options import is_heading
 from farfield.cli._session import check_files
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ def _read(path: Path) -> Tensor:
             values = np.load(path, allow_pickle=False)
         else:
             lines = path.read_text(encoding="utf-8").splitlines()
-            values = np.loadtxt(lines[1:] if lines and _named(lines[0]) else lines, delimiter=",", ndmin=2)
+            values = np.loadtxt(
+                lines[1:] if lines and is_heading(lines[0]) else lines, delimiter=",", ndmin=2
+            )
         values = np.asarray(values, dtype=np.float64)
     except (OSError, ValueError) as error:
         raise InvalidValueError(
@@ -146,14 +149,6 @@ def _read(path: Path) -> Tensor:
             f"{'' if bool(torch.isfinite(x).all()) else ' and entries that are not finite'}."
         )
     return x
-
-
-def _named(line: str) -> bool:
-    try:
-        [float(part) for part in line.split(",")]
-    except ValueError:
-        return True
-    return False
 
 
 # ------------------------------------------------------------------ out

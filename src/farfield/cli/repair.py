@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farfield.cli._options import is_heading
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -108,7 +110,7 @@ def _rows(path: Path, dtype: torch.dtype | None) -> Any:
             else:
                 lines = file.read().decode("utf-8").splitlines()
                 found = torch.from_numpy(
-                    np.loadtxt(lines[1:] if _named(lines) else lines, delimiter=",", ndmin=2)
+                    np.loadtxt(lines[1:] if lines and is_heading(lines[0]) else lines, delimiter=",", ndmin=2)
                 )
         except (OSError, ValueError, TypeError, RuntimeError, UnicodeDecodeError) as error:
             first = str(error).partition("\n")[0][:200]
@@ -124,11 +126,3 @@ def _rows(path: Path, dtype: torch.dtype | None) -> Any:
     if isinstance(found, tuple | list) and all(isinstance(v, torch.Tensor) for v in found):
         return tuple(typed(value) for value in found)
     raise InvalidValueError(f"{str(path)!r} holds a {type(found).__name__}, not a tensor or several.")
-
-
-def _named(lines: list[str]) -> bool:
-    try:
-        [float(part) for part in lines[0].split(",")]
-    except (ValueError, IndexError):
-        return True
-    return False

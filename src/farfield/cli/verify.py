@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from farfield.cli._options import Trust
+
 __all__ = ["verify"]
 
 
@@ -32,13 +34,7 @@ def verify(
             "--input", help="Shape of an input, as for certify; by default the certificate's. Repeat."
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            help="Read a .pt2 file with torch.export.load, which can run code in it. Only for files you trust.",
-        ),
-    ] = False,
+    trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Check a certificate against a model: the digest, and every proof, without the search that found them.
