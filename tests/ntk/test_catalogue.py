@@ -188,7 +188,7 @@ def test_a_wrong_rule_is_noticed(monkeypatch):
     from farfield.ntk import _factors
 
     def ignoring(option, value):
-        original = _factors.Call.option
+        original = _factors.ParameterCall.option
 
         def changed(self, name, default=None):
             return value if name == option else original(self, name, default)
@@ -198,7 +198,7 @@ def test_a_wrong_rule_is_noticed(monkeypatch):
     for name, option, value in (("embedding_with_padding", "padding", None), ("gpt_tied", "rows", 8)):
         model, x, y = build(name)
         with monkeypatch.context() as patch:
-            patch.setattr(_factors.Call, "option", ignoring(option, value))
+            patch.setattr(_factors.ParameterCall, "option", ignoring(option, value))
             if option == "rows":
                 with pytest.raises(Exception, match=r"size|shape"):
                     empirical_ntk(model, x, y, method="layerwise")

@@ -226,3 +226,36 @@ def test_the_space_is_taken(tmp_path):
     out = tmp_path / "kernel.npy"
     empirical_ntk(nn.Linear(4, 2), X, out=out)
     assert out.stat().st_blocks * 512 >= out.stat().st_size
+
+
+class WritesBack(nn.Module):
+    """A layer's input changed after the layer has seen it: autograd can't train this."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        h += self.second(h)
+        return self.last(h)
+
+
+class WorksInPlace(WritesBack):
+    """In-place operations on layers' outputs, which autograd allows."""
+
+    def forward(self, x):
+        h = torch.relu_(self.first(x).mul_(2.0))
+        return self.last(self.second(h).sigmoid_() + h).tanh_()
+
+
+def test_a_layer_whose_input_is_written_to_is_refused():
+    with pytest.raises(InvalidValueError, match="writes in place"):
+        empirical_ntk(WritesBack(), torch.randn(5, 3))
+
+
+def test_in_place_operations_on_outputs_change_nothing():
+    model, x = WorksInPlace().double(), torch.randn(5, 3, dtype=torch.float64)
+    kernels = [empirical_ntk(model, x, method=m) for m in ("layerwise", "jacobian", "ntvp")]
+    for other in kernels[1:]:
+        torch.testing.assert_close(kernels[0], other, rtol=1e-12, atol=1e-12)

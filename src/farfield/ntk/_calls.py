@@ -128,6 +128,8 @@ class Recording:
         Parameters whose use is not understood: they are left alone here, and their gradients are taken as they are.
     keep
         Whether to keep the calls' outputs themselves, to differentiate by.
+    copy
+        Whether the model goes on with copies of the kept outputs, which it may then write to.
     trace
         Whether to note where the graph goes on below the calls, for ``hidden``.
     calls, inputs, outputs
@@ -142,12 +144,15 @@ class Recording:
         Whether all calls so far were recorded or act on every entry alone: then no row can meet another.
     multiples
         Tensors that are a parameter times a number: id → name, number, and the tensor, so that its id stays its own.
+    versions
+        What must stay as it is, and how often it had been written to: the calls' inputs, and outputs without a copy.
     """
 
     tracked: TrackedParameters
     perturbations: tuple[Tensor, ...] | None = None
     opaque: set[str] = field(default_factory=set)
     keep: bool = False
+    copy: bool = True
     trace: bool = False
     calls: list[ParameterCall] = field(default_factory=list)
     inputs: list[Tensor | None] = field(default_factory=list)
@@ -157,6 +162,7 @@ class Recording:
     moved: bool = False
     plain: bool = True
     multiples: dict[int, tuple[str, float, Tensor]] = field(default_factory=dict)
+    versions: list[tuple[Tensor, int]] = field(default_factory=list)
 
     def known(self, value: Any) -> str | None:
         """The name of the tracked parameter that a tensor is, or is a multiple of; None for anything else."""
@@ -188,5 +194,13 @@ class Recording:
         self.outputs.append((y.shape, y.dtype, y.device))
         if self.keep:
             self.kept.append(y)
-            return y.clone()  # what follows may work in place
+            self.versions.append((x, x._version))
+            if self.copy:
+                return y.clone()
+            self.versions.append((y, y._version))
+            return y
         return y if self.perturbations is None else y + self.perturbations[index]
+
+    def untouched(self) -> bool:
+        """Whether what must stay as it is has not been written to since."""
+        return all(value._version == version for value, version in self.versions)

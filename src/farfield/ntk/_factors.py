@@ -134,6 +134,12 @@ def plan(model: nn.Module, tracked: TrackedParameters, select: Select, rows: Ten
             with recorder:
                 y = tracked.substitute(model, {}, first)
             numbers = select(y)
+        if not recorder.untouched():
+            raise InvalidValueError(
+                "The model writes in place to a tensor that one of its layers was given before, so the layer's "
+                "gradient can't be taken: training it would fail as well. Use an ordinary operation (h = h + f(h), "
+                "not h += f(h))."
+            )
         found = recorder.opaque | hidden(recorder, numbers)
         if found <= opaque:
             break
@@ -217,10 +223,14 @@ def _batched(
     """
     if found.opaque or found.moved:
         return None
-    recorder = Recorder(tracked, None, set(), keep=True)
+    recorder = Recorder(tracked, None, set(), keep=True, copy=False)
     with torch.enable_grad():
         with recorder:
             y = tracked.substitute(model, {}, x)
+        if not recorder.untouched():  # the model works in place: once more, on copies
+            recorder = Recorder(tracked, None, set(), keep=True)
+            with recorder:
+                y = tracked.substitute(model, {}, x)
         if not _as_batch(found, recorder, y, len(x)):
             return None
         rows = (
