@@ -132,3 +132,25 @@ def test_the_operator_is_linear_symmetric_and_positive(found, seed):
     assert abs(float(u @ (operator @ v) - v @ (operator @ u))) < 1e-12 * scale
     assert float(((operator @ (2 * u - v)) - (2 * (operator @ u) - operator @ v)).norm()) < 1e-11 * scale
     assert float(u @ (operator @ u)) > -1e-12 * scale
+
+
+@pytest.mark.parametrize("outputs", ["trace", "full"])
+def test_one_run_on_all_inputs_gives_the_kernel_of_two(outputs, monkeypatch):
+    """A plain model is run once, on all inputs; with no room for that, on one input and then on all."""
+    from farfield.ntk import _empirical
+
+    model = nn.Sequential(nn.Linear(3, 7), nn.GELU(), nn.Linear(7, 2)).double()
+    x, sizes = torch.randn(6, 3, dtype=torch.float64), []
+    model.register_forward_pre_hook(lambda m, given: sizes.append(len(given[0])))
+    once = empirical_ntk(model, x, outputs=outputs)
+    assert sizes == [6]
+    monkeypatch.setattr(_empirical, "whole_plan", lambda *given: None)
+    assert torch.equal(once, empirical_ntk(model, x, outputs=outputs)) and sizes == [6, 1, 6]
+
+
+def test_a_run_that_may_not_fit_is_not_begun():
+    """Within a small budget the run on all inputs stops before the layer that would exceed it."""
+    model, x, rows = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4096)), torch.randn(200, 4), []
+    model[2].register_forward_hook(lambda m, given, y: rows.append(len(y)))
+    empirical_ntk(model, x, outputs=0, memory="2MB")
+    assert max(rows) < 200

@@ -146,6 +146,9 @@ class Recording:
         Tensors that are a parameter times a number: id → name, number, and the tensor, so that its id stays its own.
     versions
         What must stay as it is, and how often it had been written to: the calls' inputs, and outputs without a copy.
+    room
+        Bytes that the outputs of all calls may take. The run is abandoned before a call that takes more, or whose
+        output's size isn't known beforehand. None: no limit.
     """
 
     tracked: TrackedParameters
@@ -163,6 +166,7 @@ class Recording:
     plain: bool = True
     multiples: dict[int, tuple[str, float, Tensor]] = field(default_factory=dict)
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
+    room: int | None = None
 
     def known(self, value: Any) -> str | None:
         """The name of the tracked parameter that a tensor is, or is a multiple of; None for anything else."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
 from farfield.ntk._calls import TrackedParameters
-from farfield.ntk._factors import CallPlan, Gradients, plan
+from farfield.ntk._factors import CallPlan, Gradients, plan, whole_plan
 from farfield.ntk._jacobian import JacobianTile
 from farfield.ntk._layerwise import LayerwiseTile, bytes_per_input
 from farfield.ntk._model import Outputs, ParameterFilter, Selection, require_evaluation, track
@@ -26,11 +26,14 @@ from farfield.ntk._probe import probe_rows, require_function
 from farfield.ntk._products import ProductTile
 from farfield.ntk._sketch import Sketch, sketch
 from farfield.ntk._transforms import ordinary
+from farfield.ntk._whole import WholePass
 
 __all__ = ["MethodChoice", "choose_method", "empirical_ntk", "layer_contributions", "sketch_ntk"]
 
 KernelMethod: TypeAlias = Literal["auto", "layerwise", "jacobian", "ntvp"]
 _METHODS = ("auto", "layerwise", "jacobian", "ntvp")
+_LARGEST_BATCH = 512
+"""Inputs that go through a model at once."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ def empirical_ntk(
             [1., 5.]])
     """
     with torch.inference_mode(False), torch.no_grad():
-        job = _KernelJob.of(model, x1, x2, outputs, parameters)
+        room = engines.parse_memory(memory) // 4 if method in ("auto", "layerwise") else 0
+        job = _KernelJob.of(model, x1, x2, outputs, parameters, room)
         choice = _choose(job, method, memory)
         symmetric = x2 is None and job.select.trace
         tiles = engines.tiles(len(job.x1), len(job.x2), height=choice.side, symmetric=symmetric)
@@ -160,15 +164,27 @@ class _KernelJob:
     x2: Tensor
     plan: CallPlan
     dtype: torch.dtype
+    run: WholePass | None = None
 
     @staticmethod
     def of(
-        model: nn.Module, x1: Tensor, x2: Tensor | None, outputs: Outputs, parameters: ParameterFilter
+        model: nn.Module,
+        x1: Tensor,
+        x2: Tensor | None,
+        outputs: Outputs,
+        parameters: ParameterFilter,
+        room: int = 0,
     ) -> _KernelJob:
+        """``room``: bytes that one run on all inputs may take, where one is enough."""
         _check_inputs(model, x1, x2)
         tracked, select = track(model, parameters), Selection(outputs)
         first = ordinary(x1)
         second = first if x2 is None else ordinary(x2)
+        whole = (
+            whole_plan(model, tracked, select, first, room) if room and len(first) <= _LARGEST_BATCH else None
+        )
+        if whole is not None:
+            return _KernelJob(model, tracked, select, first, second, whole[0], tracked.dtype, whole[1])
         found = plan(model, tracked, select, probe_rows(first, None if x2 is None else second))
         return _KernelJob(model, tracked, select, first, second, found, tracked.dtype)
 
@@ -186,7 +202,7 @@ def _check_inputs(model: nn.Module, x1: Tensor, x2: Tensor | None) -> None:
 
 def _task(job: _KernelJob, choice: MethodChoice) -> Any:
     if choice.method == "layerwise":
-        gradients = Gradients(job.model, job.tracked, job.select, job.plan)
+        gradients = Gradients(job.model, job.tracked, job.select, job.plan, job.run)
         return LayerwiseTile(gradients, job.x1, job.x2, job.select.trace, choice.batch, choice.room)
     kind = JacobianTile if choice.method == "jacobian" else ProductTile
     return kind(job.model, job.tracked, job.select, job.x1, job.x2)
@@ -237,7 +253,7 @@ def _choose(job: _KernelJob, method: KernelMethod, memory: int | str) -> MethodC
     if method == "layerwise":
         # Factors of rows, of columns and of the columns before, and a copy where batches are joined.
         side = _largest(4 * factors, 3 * entry, budget // 2, longest)
-        batch = _largest(2 * factors + passes, 0, budget // 4, min(side, 512))
+        batch = _largest(2 * factors + passes, 0, budget // 4, min(side, _LARGEST_BATCH))
         return MethodChoice(method, reason, side, batch, budget // 4)
     if method == "jacobian":
         side = _largest(4 * rows + passes, 3 * entry, budget, longest)

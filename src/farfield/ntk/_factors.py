@@ -20,6 +20,7 @@ from farfield.ntk._calls import ParameterCall, TrackedParameters
 from farfield.ntk._probe import in_order, require_separate
 from farfield.ntk._record import Recorder, hidden
 from farfield.ntk._transforms import dense, transforms
+from farfield.ntk._whole import WholePass, whole_pass
 
 __all__ = ["CallPlan", "Factors", "FullGradients", "Gradients", "Outer", "plan"]
 
@@ -107,6 +108,28 @@ def _run(
     with recorder:
         y = tracked.substitute(model, substitutes, z.unsqueeze(0))
     return select(y), recorder
+
+
+def whole_plan(
+    model: nn.Module, tracked: TrackedParameters, select: Select, x: Tensor, room: int
+) -> tuple[CallPlan, WholePass] | None:
+    """The plan from one run on all inputs, where they are few and the model is plain; and that run."""
+    found = whole_pass(model, tracked, x, room)
+    if found is None:
+        return None
+    y, recorder, run = found
+    n = len(x)
+    if any(shape[:1] != (n,) for shape, _, _ in recorder.outputs):
+        return None
+    return CallPlan(
+        calls=tuple(recorder.calls),
+        shapes=tuple((torch.Size((1, *s[1:])), dtype, device) for s, dtype, device in recorder.outputs),
+        opaque=(),
+        outputs=select(y[:1]).numel(),
+        inputs=tuple(torch.Size() if v is None else torch.Size((1, *v.shape[1:])) for v in recorder.inputs),
+        moved=False,
+        saved=x[0].numel() * x.element_size() + (room - (recorder.room or 0)) // n,
+    ), run
 
 
 def plan(model: nn.Module, tracked: TrackedParameters, select: Select, rows: Tensor) -> CallPlan:
@@ -213,8 +236,24 @@ Pieces = tuple[tuple[Tensor, ...], dict[str, Tensor], list[Tensor | None]]
 K) or (n,)."""
 
 
+def _forward(model: nn.Module, tracked: TrackedParameters, x: Tensor) -> tuple[Any, Recorder]:
+    """A recorded run on a batch; where the model works in place, once more on copies."""
+    for copy in (False, True):
+        recorder = Recorder(tracked, None, set(), keep=True, copy=copy)
+        with recorder:
+            y = tracked.substitute(model, {}, x)
+        if recorder.untouched():
+            break
+    return y, recorder
+
+
 def _batched(
-    model: nn.Module, tracked: TrackedParameters, select: Select, found: CallPlan, x: Tensor
+    model: nn.Module,
+    tracked: TrackedParameters,
+    select: Select,
+    found: CallPlan,
+    x: Tensor,
+    run: WholePass | None = None,
 ) -> Pieces | None:
     """One ordinary forward pass of the batch and one backward pass an output; None where that can't be trusted.
 
@@ -223,14 +262,9 @@ def _batched(
     """
     if found.opaque or found.moved:
         return None
-    recorder = Recorder(tracked, None, set(), keep=True, copy=False)
+    done = None if run is None else run.take(x)
     with torch.enable_grad():
-        with recorder:
-            y = tracked.substitute(model, {}, x)
-        if not recorder.untouched():  # the model works in place: once more, on copies
-            recorder = Recorder(tracked, None, set(), keep=True)
-            with recorder:
-                y = tracked.substitute(model, {}, x)
+        y, recorder = _forward(model, tracked, x) if done is None else done
         if not _as_batch(found, recorder, y, len(x)):
             return None
         rows = (
@@ -342,12 +376,15 @@ class Gradients:
         The model, the parameters that count, and the outputs that do.
     plan
         How the model uses those parameters.
+    run
+        A run on all inputs, if there was one.
     """
 
     model: nn.Module
     tracked: TrackedParameters
     select: Select
     plan: CallPlan
+    run: WholePass | None = None
 
     def __call__(self, x: Tensor) -> Factors:
         """Gradients of the K outputs for every input."""
@@ -379,7 +416,7 @@ class Gradients:
         if self.__dict__.get("_alone"):
             return _one_by_one(*arguments)
         if not self.__dict__.get("_mixed"):
-            pieces = _batched(*arguments)
+            pieces = _batched(*arguments, self.run)
             if pieces is not None:
                 return pieces
             self.__dict__["_mixed"] = True

@@ -38,6 +38,8 @@ def _parameter(
     if any(isinstance(t, FullGradients) for t in (*a, *b)):
         return _dense(_sum(a), _sum(b), trace)
     left, right = _joined(a), _joined(b)
+    if left is not None and right is not None and trace and _single(left, right, room):
+        return _vectors(left, right)
     if left is None or right is None:  # terms of different width
         return _dense(_sum(a), _sum(b), trace)
     return (
@@ -45,6 +47,22 @@ def _parameter(
         if _forming_pays(left, right, trace, room)
         else _outer(left, right, trace, room)
     )
+
+
+def _single(a: Outer, b: Outer, room: int) -> bool:
+    """Whether every gradient is one outer product of vectors, and all pairs fit at once."""
+    (n, *rest, p), (_, *others, q), m = a.left.shape, a.right.shape, b.left.shape[0]
+    alone = rest == others == [1, 1, 1] and b.left.shape[3] == 1 and min(p, q) > 1
+    return alone and n * m * 2 <= min(_PAIRS, room // a.left.element_size())
+
+
+def _vectors(a: Outer, b: Outer) -> Tensor:
+    """(left·left′)(right·right′): what ``_outer`` comes to with one output, block and place."""
+    sides = [side[:, 0, 0, 0] for side in (a.left, a.right, b.left, b.right)]
+    left, right = sides[0] @ sides[2].T, sides[1] @ sides[3].T
+    if a.ones is not None:
+        (right if a.ones == "right" else left).add_(1)
+    return left.mul_(right)
 
 
 def _joined(terms: list[Outer | FullGradients]) -> Outer | None:
@@ -143,12 +161,12 @@ def _outer(a: Outer, b: Outer, trace: bool, room: int) -> Tensor:
     """Σ over blocks and places t, s of (left_t·left′_s)(right_t·right′_s)."""
     outputs = max(a.left.shape[1], a.right.shape[1])
     n, m, places = len(a.left), len(b.left), a.left.shape[3] * b.left.shape[3]
-    total = a.left.new_zeros((n, m) if trace else (n, m, outputs, outputs))
     # Held for a pair: both Gram matrices, and the product of each pair of outputs with one.
     each = places * (2 if trace else 1 + 2 * outputs**2)
     pairs = max(1, min(_PAIRS, room // a.left.element_size()) // each)
     height = max(1, min(n, pairs // m))
     width = max(1, min(m, pairs // height))
+    total = a.left.new_zeros((n, m) if trace else (n, m, outputs, outputs))
     for start in range(0, n, height):
         for first in range(0, m, width):
             rows, columns = slice(start, start + height), slice(first, first + width)
@@ -181,7 +199,7 @@ def _block(al: Tensor, ar: Tensor, bl: Tensor, br: Tensor, trace: bool, ones: st
         # Σ_k over outputs is one longer inner product.
         grads = _gram(*(side.transpose(1, 2).flatten(2) for side in moving))
         if t == s == 1:
-            return (inner * grads).reshape(n, m)
+            return inner.mul_(grads).reshape(n, m)
         return inner.mul_(grads).sum((1, 3))
     grads = _gram(*(side.transpose(1, 2).flatten(1, 2) for side in moving)).reshape(n, t, k, m, s, k)
     if t == s == 1:

@@ -8,6 +8,7 @@ formed.
 from __future__ import annotations
 
 import functools
+import math
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,11 @@ from farfield.errors import InvalidValueError
 from farfield.ntk._calls import Recording
 from farfield.ntk._rules import RULES
 
-__all__ = ["Recorder", "hidden"]
+__all__ = ["Abandoned", "Recorder", "hidden"]
+
+
+class Abandoned(Exception):  # noqa: N818  (caught where the run began; nobody else sees it)
+    """A run within a given room has come to a call that might take more."""
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Recorder(Recording, TorchFunctionMode):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.room is not None:
+            self._take_room(func, args)
         rule = RULES.get(func)
         if rule is not None and not any(isinstance(v, Tensor) and v.is_complex() for v in args):
             done, value = rule(self, func, args, kwargs)
@@ -52,6 +59,20 @@ class Recorder(Recording, TorchFunctionMode):
             with self:
                 return _unguarded(func)(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _take_room(self, func: Any, args: Any) -> None:
+        if func in _HARMLESS:
+            return
+        assert self.room is not None
+        if func is F.linear and len(args) > 1 and args[0].dim() > 1:
+            numbers = math.prod(args[0].shape[:-1]) * args[1].shape[0]
+        elif func in _ENTRYWISE:
+            numbers = args[0].numel()
+        else:
+            numbers = self.room + 1
+        self.room -= numbers * args[0].element_size() if numbers <= self.room else self.room + 1
+        if self.room < 0:
+            raise Abandoned
 
     def _leave(self, func: Any, args: Any, kwargs: Any) -> None:
         """Mark every tracked parameter among the arguments of a call that no rule understands."""
