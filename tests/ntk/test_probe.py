@@ -8,9 +8,10 @@ from torch.utils.checkpoint import checkpoint
 
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.ntk import NTKOperator, empirical_ntk, layer_contributions, linearized_prediction, sketch_ntk
-from farfield.ntk._factors import Outer, plan
+from farfield.ntk._factors import Outer
 from farfield.ntk._gram import contract
 from farfield.ntk._model import Selection, track
+from farfield.ntk._plan import plan
 from ntk_models import distance, reference
 
 METHODS = ("auto", "layerwise", "jacobian", "ntvp")

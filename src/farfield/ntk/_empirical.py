@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
 from farfield.ntk._calls import TrackedParameters
-from farfield.ntk._factors import CallPlan, Gradients, plan, whole_plan
+from farfield.ntk._factors import Gradients
 from farfield.ntk._jacobian import JacobianTile
 from farfield.ntk._layerwise import LayerwiseTile, bytes_per_input
 from farfield.ntk._model import Outputs, ParameterFilter, Selection, require_evaluation, track
+from farfield.ntk._plan import CallPlan, plan, whole_plan
 from farfield.ntk._probe import probe_rows, require_function
 from farfield.ntk._products import ProductTile
 from farfield.ntk._sketch import Sketch, sketch

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from farfield.engine import Tile
 from farfield.ntk._calls import ParameterCall
-from farfield.ntk._factors import CallPlan, Factors, FullGradients, Gradients, Outer
+from farfield.ntk._factors import Factors, FullGradients, Gradients, Outer
 from farfield.ntk._gram import contract, contributions
+from farfield.ntk._plan import CallPlan
 
 __all__ = ["LayerwiseTile", "bytes_per_input", "sliced"]
 
