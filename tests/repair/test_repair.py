@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import farfield as ff
 from farfield.errors import InvalidValueError
 from farfield.nn import FeatureClamp, NormCap, RangeHead
-from farfield.repair import RepairError
+from farfield.repair import RepairError, compare_repairs
 from farfield.repair._statistics import FeatureStatistics, UpperQuantile
 
 
@@ -71,9 +71,9 @@ def test_bounded_and_the_same_where_the_data_are(method, keep):
     assert extra
     assert all(key.startswith("farfield_repair.") for key in extra)
     with torch.no_grad():
-        far = fixed.model(rows * 1e8)
+        far, near = fixed.model(rows * 1e8), model(rows)
     assert bool(torch.isfinite(far).all())
-    assert float(far.abs().max()) <= 100 * float(model(rows).abs().max())
+    assert float(far.abs().max()) <= 100 * float(near.abs().max())
 
 
 def test_the_three_protections_stand_where_they_should():
@@ -256,3 +256,57 @@ def test_a_quantile_is_never_too_small_and_hardly_too_large(share):
     true = float(values.sort().values[math.ceil(share * len(values)) - 1])
     assert true <= found <= true * (1 + 3e-4)
     assert len(sketch.counts) < 5000
+
+
+def test_the_page_shows_both_models_and_loads_nothing():
+    fixed = ff.repair(plain(), torch.randn(400, 5))
+    page = fixed.to_html(name="<net>")
+    assert (
+        "UNBOUNDED → BOUNDED" in page
+        and "&lt;net&gt;" in page
+        and "<script" not in page
+        and "http" not in page.replace("http-equiv", "")
+    )
+    assert page.count('class="was"') == page.count('class="is"') == len(fixed.curves) == 3 + 5
+    assert sum(fixed.sizes[0].counts) == 400
+    ray = fixed.curves[0]
+    near = [i for i, x in enumerate(ray.x) if x <= 1.0]
+    assert [ray.before[i] for i in near] == [ray.after[i] for i in near]
+    assert max(map(abs, ray.after)) < 1e-3 * max(map(abs, ray.before))
+
+
+def test_the_quantile_counts_zeros_as_zero():
+    seen = UpperQuantile()
+    seen.add(torch.cat([torch.zeros(99), torch.tensor([5.0])]))
+    assert seen.at_least(0.99) == 0.0 and seen.at_least(1.0) == 5.0
+    assert seen.centers()[0.0] == 99
+
+
+def test_candidates_are_judged_on_rows_marked_as_outside():
+    """The truth saturates outside, the network goes on: a repair that holds it there wins."""
+    torch.manual_seed(0)
+    model, rows = plain(), torch.randn(600, 5)
+    far = 8 * torch.randn(200, 5)
+    with torch.no_grad():
+        truth = model(rows).mean().expand(200, 1)
+    table = compare_repairs(
+        model, rows, outside=(far, truth), methods=["auto", "range", "features"], keeps=[0.99]
+    )
+    assert [row.method for row in table.rows] == ["auto", "range", "features"]
+    assert not any(row.refused for row in table.rows)
+    best = table.best()
+    assert best.outside == min(row.outside for row in table.rows) < table.outside_before
+    with torch.no_grad():
+        again = (best.repair.model(far).double() - truth.double()).square().mean().sqrt()
+    assert best.outside == pytest.approx(float(again), rel=1e-9)
+    assert "favour the weakest" in str(table) and "as it is" in str(table)
+
+
+def test_candidates_without_targets_say_what_they_do_not_know():
+    table = compare_repairs(plain(), torch.randn(300, 5), methods=["cap", "norm"], keeps=[0.99], places=["3"])
+    assert "not which is best" in str(table)
+    assert table.best().at == "3"
+    with pytest.raises(InvalidValueError, match="5 rows and 4 targets"):
+        compare_repairs(
+            plain(), torch.randn(300, 5), methods=["range"], outside=(torch.randn(5, 5), torch.zeros(4, 1))
+        )

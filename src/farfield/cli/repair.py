@@ -34,6 +34,7 @@ def repair(
         float, typer.Option(help="Share of the rows that must not change, to the last bit.")
     ] = 0.99,
     rollout: Annotated[bool, typer.Option(help="The output is the next input: protect the state.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page: both models beside each other.")] = None,
     patch: Annotated[
         bool, typer.Option("--patch", help="Print the lines to write into the source instead.")
     ] = False,
@@ -72,6 +73,10 @@ def repair(
     if out is not None:
         done.save(out)
         typer.echo(f"wrote {out}", err=True)
+    if html is not None:
+        from farfield.cli._session import write_text
+
+        write_text(html, done.to_html(name=target))
     if patch:
         typer.echo(done.patch())
     elif as_json:

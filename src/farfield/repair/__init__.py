@@ -2,17 +2,31 @@
 
 Holds: ``repair``, what it puts where (minimum cut), how much (streamed statistics, one budget of unchanged rows), and
 what changed.
-May import: audit, certify, errors, graph, growth, nn, _callable_module.
+May import: audit, certify, errors, graph, growth, nn, report, _callable_module.
 Never: changes the model it is given.
 """
 
 from __future__ import annotations
 
 from farfield._callable_module import make_callable
+from farfield.repair._candidates import Candidate, Candidates, compare_repairs
 from farfield.repair._change import Change, FarRow
+from farfield.repair._curves import Curve, SizeHistogram
 from farfield.repair._insert import Insertion
 from farfield.repair._repair import Repair, RepairError, repair
 
-__all__ = ["Change", "FarRow", "Insertion", "Repair", "RepairError", "repair"]
+__all__ = [
+    "Candidate",
+    "Candidates",
+    "Change",
+    "Curve",
+    "FarRow",
+    "Insertion",
+    "Repair",
+    "RepairError",
+    "SizeHistogram",
+    "compare_repairs",
+    "repair",
+]
 
 make_callable(__name__)

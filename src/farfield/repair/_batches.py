@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["Batches", "Call"]
+__all__ = ["Batches", "Call", "floating", "map_call", "rows_of", "run"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of one call of the model."""
@@ -114,3 +114,11 @@ def run(model: nn.Module, call: Call) -> Any:
     """The model on one batch."""
     args, kwargs = call
     return model(*args, **kwargs)
+
+
+def map_call(call: Call, change: Callable[[int | str, Tensor], Tensor]) -> Call:
+    """A call with every tensor that has rows replaced by ``change(position or name, tensor)``."""
+    args, kwargs = call
+    pairs: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    new = {n: change(n, v) if isinstance(v, Tensor) and v.ndim else v for n, v in pairs}
+    return tuple(new[i] for i in range(len(args))), {name: new[name] for name in kwargs}

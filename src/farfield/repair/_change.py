@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from farfield.repair._batches import Batches, Call, floating, rows_of, run
+from farfield.repair._batches import Batches, Call, floating, map_call, rows_of, run
 from farfield.repair._protections import output_tensors
 from farfield.repair._statistics import FeatureStatistics, UpperQuantile
 
@@ -67,7 +67,7 @@ class FarRow:
         return {"scale": self.scale, "feature": self.feature, "before": self.before, "after": self.after}
 
 
-def measure_change(before: nn.Module, after: nn.Module, batches: Batches, *, details: bool = True) -> Change:
+def measure_change(before: nn.Module, after: nn.Module, batches: Batches) -> Change:
     """Both models on every row."""
     rows = same = 0
     sizes, largest = UpperQuantile(), 0.0
@@ -85,27 +85,26 @@ def measure_change(before: nn.Module, after: nn.Module, batches: Batches, *, det
             if was.is_floating_point():
                 change = torch.maximum(change, (flat[0].double() - flat[1].double()).abs().amax(-1).cpu())
         rows, same = rows + count, same + int(equal.sum())
-        if details:
-            sizes.add(change)
-            largest = max(largest, float(change.max()))
-            first = next((p for p in pairs if p[0].is_floating_point() and p[0].ndim), None)
-            for spread, value in zip(spreads, first or (), strict=False):
-                spread.add(value.reshape(count, -1))
+        sizes.add(change)
+        largest = max(largest, float(change.max()))
+        first = next((p for p in pairs if p[0].is_floating_point() and p[0].ndim), None)
+        for spread, value in zip(spreads, first or (), strict=False):
+            spread.add(value.reshape(count, -1))
     kept = 1.0
-    if details and spreads[0].count:
+    if spreads[0].count:
         ratio = spreads[1].deviation.square() / spreads[0].deviation.square().clamp_min(1e-300)
         moving = spreads[0].deviation > 0
         kept = float(ratio[moving].min()) if bool(moving.any()) else 1.0
-    return Change(rows, same / max(rows, 1), sizes.at_least(0.99) if details else 0.0, largest, kept)
+    return Change(rows, same / max(rows, 1), sizes.at_least(0.99), largest, kept)
 
 
 def far_rows(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[FarRow, ...]:
     """Outputs of both on a few hundred rows: scaled, and with each feature alone at 100 deviations."""
     call = next(iter(batches))
-    call = _map(call, lambda name, t: t[:FAR_ROWS])
+    call = map_call(call, lambda name, t: t[:FAR_ROWS])
     found = []
     for scale in SCALES:
-        far = _map(call, lambda name, t, s=scale: t * s if t.is_floating_point() else t)
+        far = map_call(call, partial(_scaled, scale=scale))
         found.append(FarRow(scale, None, *(_largest(m, far) for m in (before, after))))
     for name, tensor in floating(call).items():
         if tensor.ndim != 2:
@@ -114,17 +113,18 @@ def far_rows(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[Far
         for feature in range(min(tensor.shape[1], MOST_FEATURES)):
             broken = tensor.clone()
             broken[:, feature] = mean[feature] + BROKEN * deviation[feature]
-            changed = _map(call, lambda n, t, name=name, broken=broken: broken if n == name else t)
+            changed = map_call(call, partial(_replaced, name=name, value=broken))
             label = str(feature) if len(floating(call)) == 1 else f"{name}[{feature}]"
             found.append(FarRow(1.0, label, *(_largest(m, changed) for m in (before, after))))
     return tuple(found)
 
 
-def _map(call: Call, change: Any) -> Call:
-    args, kwargs = call
-    pairs = itertools.chain(enumerate(args), kwargs.items())
-    new = {n: change(n, v) if isinstance(v, Tensor) and v.ndim else v for n, v in pairs}
-    return tuple(new[i] for i in range(len(args))), {name: new[name] for name in kwargs}
+def _scaled(name: int | str, tensor: Tensor, scale: float) -> Tensor:
+    return tensor * scale if tensor.is_floating_point() else tensor
+
+
+def _replaced(at: int | str, tensor: Tensor, name: int | str, value: Tensor) -> Tensor:
+    return value if at == name else tensor
 
 
 def _largest(model: nn.Module, call: Call) -> float:

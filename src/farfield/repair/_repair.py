@@ -17,6 +17,7 @@ from farfield.growth import Status, analyse
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._batches import Batches, Call, floating, run
 from farfield.repair._change import Change, FarRow, far_rows, measure_change
+from farfield.repair._curves import Curve, SizeHistogram, curves, size_histogram
 from farfield.repair._distill import distilled_norm
 from farfield.repair._insert import Insertion, inserted_into, without_insertions
 from farfield.repair._places import hidden_cut
@@ -26,6 +27,7 @@ from farfield.repair._protections import (
     feature_insertions,
     observe,
     observe_inputs,
+    output_tensors,
     range_insertions,
 )
 from farfield.repair._statistics import UpperQuantile
@@ -60,6 +62,10 @@ class Repair:
         Outputs before and after, far from the rows and with each single feature broken.
     example
         The first calibration row, as the model is called.
+    curves
+        Both models along rays and with each feature swept alone.
+    sizes
+        How large the rows were where a cap stands.
     """
 
     model: nn.Module
@@ -71,6 +77,8 @@ class Repair:
     method: str
     keep: float
     example: Call = field(repr=False)
+    curves: tuple[Curve, ...] = field(default=(), repr=False)
+    sizes: tuple[SizeHistogram, ...] = field(default=(), repr=False)
 
     def undo(self) -> nn.Module:
         """The model as it was, as a copy."""
@@ -127,7 +135,21 @@ class Repair:
             "inserted": [{"place": i.place, "at": i.at, "module": repr(i.module)} for i in self.inserted],
             "change": self.change.to_dict(),
             "far": [row.to_dict() for row in self.far],
+            "curves": [curve.to_dict() for curve in self.curves],
+            "sizes": [histogram.to_dict() for histogram in self.sizes],
+            "said": str(self).splitlines(),
+            "patch": self.patch(),
         }
+
+    def to_html(self, *, name: str = "", certificate: Any = None) -> str:
+        """One page: what was wrong, what was put where, both models beside each other; loads nothing.
+
+        ``certificate`` (from :meth:`certificate`) adds the proved bounds.
+        """
+        from farfield.report import render_repair
+
+        proved = certificate.to_dict() if certificate is not None else None
+        return render_repair(self.to_dict(), name=name or type(self.model).__name__, certificate=proved)
 
     def _arguments(self) -> Any:
         args, kwargs = self.example
@@ -230,18 +252,22 @@ def repair(
     if before.verdict is Status.BOUNDED and not even_if_bounded:
         change = measure_change(serving, serving, batches)
         return Repair(copy.deepcopy(model), (), before, before, change, (), method, keep, example)
+    sizes: Mapping[str, UpperQuantile] = {}
     if method == "norm":
         paths = _cut(serving, arguments, at)
         made, insertions = distilled_norm(serving, batches, paths, progress=progress)
+        change = measure_change(serving, made, batches)
     else:
-        insertions = _insertions(serving, batches, example, arguments, method, at, keep, rollout)
-        made = inserted_into(serving, insertions)
-        made, insertions = _kept(serving, made, insertions, batches, keep)
+        insertions, sizes = _insertions(serving, batches, example, arguments, method, at, keep, rollout)
+        made, change = _kept(serving, insertions, batches, keep)
     after = audit(made, arguments, rays=0)
-    change = measure_change(serving, made, batches)
     _check(after, change, keep, method)
-    far = far_rows(serving, made, batches)
-    return Repair(made.train(model.training), insertions, before, after, change, far, method, keep, example)
+    far, drawn = far_rows(serving, made, batches), curves(serving, made, batches)
+    radii = {i.at: float(i.module.radius) for i in insertions if isinstance(i.module, NormCap)}
+    histograms = tuple(size_histogram(at, seen, radii[at]) for at, seen in sizes.items() if at in radii)
+    return Repair(
+        made.train(model.training), insertions, before, after, change, far, method, keep, example, drawn, histograms
+    )  # fmt: skip
 
 
 def _insertions(
@@ -253,7 +279,7 @@ def _insertions(
     at: Any,
     keep: float,
     rollout: bool,
-) -> tuple[Insertion, ...]:
+) -> tuple[tuple[Insertion, ...], Mapping[str, UpperQuantile]]:
     soft = method == "soft"
     everything = method in ("auto", "soft")
     features: list[Insertion] = []
@@ -263,7 +289,8 @@ def _insertions(
         features = feature_insertions(seen, dtypes, soft=soft)
     guarded = inserted_into(model, tuple(features))
     if rollout:
-        return (*features, *_state(guarded, batches, keep, soft))
+        state, sizes = _state(guarded, batches, keep, soft)
+        return (*features, *state), {"0": sizes}
     paths = _cut(model, arguments, at) if everything or method == "cap" else ()
     observed = observe(guarded, batches, paths)
     caps = []
@@ -274,13 +301,15 @@ def _insertions(
     ranges: list[Insertion] = []
     if everything or method == "range":
         ranges = range_insertions(observed.outputs, observed.dtypes, soft=soft)
-    return (*features, *caps, *ranges)
+    return (*features, *caps, *ranges), observed.sizes
 
 
-def _state(model: nn.Module, batches: Batches, keep: float, soft: bool) -> list[Insertion]:
+def _state(
+    model: nn.Module, batches: Batches, keep: float, soft: bool
+) -> tuple[list[Insertion], UpperQuantile]:
     """Cap and range on the state that a step gives: sizes are taken from the mean state, in deviations."""
     args, kwargs = batches.first()
-    outputs = _tensors(run(model, (args, kwargs)))
+    outputs = output_tensors(run(model, (args, kwargs)))
     (state,) = floating((args, kwargs)).values() if len(floating((args, kwargs))) == 1 else (None,)
     if state is None or len(outputs) != 1 or outputs[0].shape != state.shape:
         raise InvalidValueError(
@@ -292,7 +321,7 @@ def _state(model: nn.Module, batches: Batches, keep: float, soft: bool) -> list[
     sizes = UpperQuantile()
     axes = tuple(range(1 - state.ndim, 0)) or (-1,)
     for call in batches:
-        (next_state,) = _tensors(run(model, call))
+        (next_state,) = output_tensors(run(model, call))
         away = (next_state.to(torch.float64) - center) / deviation
         sizes.add(torch.linalg.vector_norm(away, 2, axes))
     dtype = outputs[0].dtype
@@ -303,13 +332,8 @@ def _state(model: nn.Module, batches: Batches, keep: float, soft: bool) -> list[
         axes=axes,
         soft=soft,
     )
-    return [Insertion("output", "0", cap), *range_insertions(observed.outputs, observed.dtypes, soft=soft)]
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    from farfield.repair._protections import output_tensors
-
-    return output_tensors(value)
+    ranges = range_insertions(observed.outputs, observed.dtypes, soft=soft)
+    return [Insertion("output", "0", cap), *ranges], sizes
 
 
 def _cut(model: nn.Module, arguments: Any, at: str | Sequence[str]) -> tuple[str, ...]:
@@ -343,19 +367,19 @@ def _axes(model: nn.Module, example: Call, paths: Sequence[str]) -> Mapping[str,
 
 
 def _kept(
-    model: nn.Module, made: nn.Module, insertions: tuple[Insertion, ...], batches: Batches, keep: float
-) -> tuple[nn.Module, tuple[Insertion, ...]]:
-    """Widen a little where rounding took a row too many."""
+    model: nn.Module, insertions: tuple[Insertion, ...], batches: Batches, keep: float
+) -> tuple[nn.Module, Change]:
+    """The protected model and what it changes; widened a little where rounding took a row too many."""
     for _ in range(_WIDENINGS):
-        if measure_change(model, made, batches, details=False).unchanged >= keep:
-            break
-        for insertion in insertions:
-            module = insertion.module
-            if isinstance(module, NormCap):
-                module.radius.mul_(1.002)
-                module.reach.mul_(1.002)
         made = inserted_into(model, insertions)
-    return made, insertions
+        change = measure_change(model, made, batches)
+        caps = [i.module for i in insertions if isinstance(i.module, NormCap)]
+        if change.unchanged >= keep or not caps:
+            break
+        for cap in caps:
+            cap.radius.mul_(1.002)
+            cap.reach.mul_(1.002)
+    return made, change
 
 
 def _check(after: Audit, change: Change, keep: float, method: str) -> None:

@@ -74,6 +74,7 @@ class UpperQuantile:
 
     counts: dict[int, int] = field(default_factory=dict)
     total: int = 0
+    zeros: int = 0
     largest: float = 0.0
 
     def add(self, values: Tensor) -> None:
@@ -83,16 +84,27 @@ class UpperQuantile:
             return
         self.total += values.numel()
         self.largest = max(self.largest, float(values.max()))
+        self.zeros += int((values == 0).sum())
+        values = values[values != 0]
         bins, counts = (values.view(torch.int64) >> (52 - _BITS)).unique(return_counts=True)
         for name, count in zip(bins.tolist(), counts.tolist(), strict=True):
             self.counts[name] = self.counts.get(name, 0) + count
 
     def at_least(self, share: float) -> float:
         """A number that at least this share of the values does not exceed."""
-        wanted, seen = math.ceil(share * self.total), 0
+        wanted, seen = math.ceil(share * self.total), self.zeros
+        if seen >= wanted:
+            return 0.0
         for name in sorted(self.counts):
             seen += self.counts[name]
             if seen >= wanted:
                 edge = torch.tensor((name + 1) << (52 - _BITS), dtype=torch.int64).view(torch.float64)
                 return min(float(edge), self.largest)
         return self.largest
+
+    def centers(self) -> dict[float, int]:
+        """Middle of every bin → its count; 0 for itself."""
+        middle = [(name << (52 - _BITS)) + (1 << (51 - _BITS)) for name in self.counts]
+        values = torch.tensor(middle, dtype=torch.int64).view(torch.float64).tolist()
+        found = dict(zip(values, self.counts.values(), strict=True))
+        return {0.0: self.zeros, **found} if self.zeros else found

@@ -30,6 +30,7 @@ __all__ = [
     "power_of_ten",
     "provenance_rows",
     "ratio_text",
+    "repair_command",
     "shape_text",
     "short_path_text",
     "short_source",
@@ -366,6 +367,13 @@ def caution(audit: AuditData) -> str:
     )
 
 
+def repair_command(audit: AuditData) -> str:
+    """The command that repairs what was audited; ROWS is a file of inputs as the model meets them."""
+    name = str(audit["subject"]["name"])
+    source = name if ":" in name and not name.endswith(".pt2") and " " not in name else "TARGET"
+    return f"farfield repair {source} --data ROWS.npy"
+
+
 def next_step(audit: AuditData, *, in_full: bool = False) -> str:
     """What to do now; in full, with what the gravest finding asks for, where that is not on view anyway."""
     codes = list(dict.fromkeys(f["code"] for f in audit["findings"] if f["severity"] != "note"))
@@ -373,11 +381,13 @@ def next_step(audit: AuditData, *, in_full: bool = False) -> str:
     cut = None if verdict is None else verdict["cut"]
     places = listed(spoken(audit, cut["labels"]), 3) if cut is not None and cut["verified"] else ""
     if audit["verdict"] == "UNBOUNDED":
+        trained = f"Trained already? {repair_command(audit)} bounds it without retraining."
         if in_full and places:
-            return f"put a LayerNorm or RMSNorm after {places}, then audit again."
-        return (
+            return f"put a LayerNorm or RMSNorm after {places}, then audit again. {trained}"
+        first = (
             f"do what {codes[0]} asks, then audit again." if codes else "bound the output, then audit again."
         )
+        return f"{first} {trained}"
     if audit["verdict"] == "UNKNOWN":
         reason = verdict["reason"] if verdict is not None else None
         node = _node(audit, reason["node"]) if reason is not None else None
