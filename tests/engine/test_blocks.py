@@ -3,6 +3,7 @@
 import itertools
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -240,10 +241,14 @@ class GrowingRay:
         head = {"Alive": True, "Resources": {}}
         return [head] if self.looks > 0 else [head, {"Alive": True, "Resources": {"CPU": float(self.cores)}}]
 
+    def get_runtime_context(self):
+        return SimpleNamespace(gcs_address="127.0.0.1:1")
+
 
 def test_the_first_worker_is_waited_for(monkeypatch):
     slept = []
     monkeypatch.setattr(_cluster.time, "sleep", slept.append)
+    monkeypatch.setattr(_cluster, "_check_versions", lambda ray, address: None)  # there is none to ask
     monkeypatch.setattr(_cluster, "_ray", lambda: GrowingRay(4, 2))
     assert _cluster.places(_cluster.connect(None, workers=None, threads=2, store=None), 2) == 1
     assert slept == [1, 1, 1]
