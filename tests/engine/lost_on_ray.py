@@ -19,19 +19,23 @@ def slow(item):
     time.sleep(1)
     return item
 
+running = threading.Event()
+
 def kill(which):
     from ray._private import worker
+    running.wait()  # a busy machine takes its time to start a cluster
     session = worker.global_worker.node.get_session_dir_path()
     for line in subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines():
         if which in line.split(" --")[0] and session in line:
             os.kill(int(line.split()[0]), signal.SIGKILL)
 
 with ray(workers=1, store=80_000_000) as engine:
-    results = engine.map(slow, range(1000)) if sys.argv[2] == "map" else None
-    threading.Timer(3.0, kill, [sys.argv[1]]).start()
+    told = lambda done, total: running.set() if done else None
+    results = engine.map(slow, range(1000), progress=told) if sys.argv[2] == "map" else None
+    threading.Thread(target=kill, args=[sys.argv[1]], daemon=True).start()
     try:
         if results is None:
-            engine.reduce(slow, range(1000), max)
+            engine.reduce(slow, range(1000), max, progress=told)
         else:
             list(results)
     except ClusterLostError as error:
