@@ -11,7 +11,7 @@ from __future__ import annotations
 from farfield._callable_module import make_callable
 from farfield.repair._candidates import Candidate, Candidates, compare_repairs
 from farfield.repair._change import Change, FarRow
-from farfield.repair._curves import Curve, SizeHistogram
+from farfield.repair._curves import ComparedCurve, SizeHistogram
 from farfield.repair._insert import Insertion
 from farfield.repair._repair import Repair, RepairError, repair
 
@@ -19,7 +19,7 @@ __all__ = [
     "Candidate",
     "Candidates",
     "Change",
-    "Curve",
+    "ComparedCurve",
     "FarRow",
     "Insertion",
     "Repair",

@@ -13,7 +13,7 @@ from farfield.repair._batches import Batches, floating, map_call, run
 from farfield.repair._protections import output_tensors
 from farfield.repair._statistics import UpperQuantile
 
-__all__ = ["Curve", "SizeHistogram", "curves", "size_histogram"]
+__all__ = ["ComparedCurve", "SizeHistogram", "curves", "size_histogram"]
 
 RAYS = 3
 RAY_SCALES = 61
@@ -25,7 +25,7 @@ BINS = 40
 
 
 @dataclass(frozen=True)
-class Curve:
+class ComparedCurve:
     """The first output of both models along a line.
 
     Parameters
@@ -67,7 +67,7 @@ class SizeHistogram:
         return asdict(self)
 
 
-def curves(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[Curve, ...]:
+def curves(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[ComparedCurve, ...]:
     """Three rays through rows, and up to twelve features swept alone; a few hundred rows through each model."""
     call = map_call(next(iter(batches)), lambda name, t: t[:ROWS])
     given = floating(call)
@@ -78,14 +78,14 @@ def curves(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[Curve
     for row in range(min(RAYS, *(len(t) for t in given.values()))):
         far = map_call(call, partial(_along, row=row, scales=scales))
         was, now = _first(before, far), _first(after, far)
-        found.append(Curve(f"row {row}", "ray", _numbers(scales), was, now, (0.1, 1.0)))
+        found.append(ComparedCurve(f"row {row}", "ray", _numbers(scales), was, now, (0.1, 1.0)))
     wide = max(given, key=lambda name: given[name].shape[-1])
     if given[wide].ndim == 2:
         found += _swept(before, after, call, wide)
     return tuple(found)
 
 
-def _swept(before: nn.Module, after: nn.Module, call: Any, name: int | str) -> list[Curve]:
+def _swept(before: nn.Module, after: nn.Module, call: Any, name: int | str) -> list[ComparedCurve]:
     rows = floating(call)[name]
     mean, deviation = rows.mean(0), rows.std(0)
     steps = torch.linspace(-SWEEP_DEVIATIONS, SWEEP_DEVIATIONS, SWEEP_POINTS)
@@ -104,7 +104,7 @@ def _swept(before: nn.Module, after: nn.Module, call: Any, name: int | str) -> l
         was, now = (_first(model, map_call(call, moved)) for model in (before, after))
         away = (rows[:, feature] - mean[feature]) / deviation[feature]
         seen = (float(away.min()), float(away.max()))
-        found.append(Curve(f"feature {feature}", "feature", _numbers(steps), was, now, seen))
+        found.append(ComparedCurve(f"feature {feature}", "feature", _numbers(steps), was, now, seen))
     return found
 
 

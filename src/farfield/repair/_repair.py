@@ -17,7 +17,7 @@ from farfield.growth import Status, analyse
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._batches import Batches, Call, floating, run
 from farfield.repair._change import Change, FarRow, far_rows, measure_change
-from farfield.repair._curves import Curve, SizeHistogram, curves, size_histogram
+from farfield.repair._curves import ComparedCurve, SizeHistogram, curves, size_histogram
 from farfield.repair._distill import distilled_norm
 from farfield.repair._insert import Insertion, inserted_into, without_insertions
 from farfield.repair._places import hidden_cut
@@ -77,7 +77,7 @@ class Repair:
     method: str
     keep: float
     example: Call = field(repr=False)
-    curves: tuple[Curve, ...] = field(default=(), repr=False)
+    curves: tuple[ComparedCurve, ...] = field(default=(), repr=False)
     sizes: tuple[SizeHistogram, ...] = field(default=(), repr=False)
 
     def undo(self) -> nn.Module:
