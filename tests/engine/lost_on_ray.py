@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -78,11 +79,18 @@ def namespace():
 def said(program, *words, seconds=400):
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     environment.pop("FARFIELD_CHECK_SHAPES", None)
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], env=environment, capture_output=True, text=True, timeout=seconds,
-        check=False,
-    )  # fmt: skip
-    return done.stdout + done.stderr
+    # To a file, not a pipe: processes of Ray that outlive the program would hold a pipe open.
+    with tempfile.TemporaryFile() as out:
+        try:
+            subprocess.run(
+                [sys.executable, "-c", program, *words], env=environment, stdout=out, stderr=out, timeout=seconds,
+                check=False,
+            )  # fmt: skip
+        finally:
+            out.seek(0)
+            text = out.read().decode(errors="replace")
+            print(text[-3000:])
+    return text
 
 
 @pytest.mark.parametrize("how", ["map", "reduce"])
