@@ -91,7 +91,11 @@ def far_mask(x: np.ndarray, kind: str) -> np.ndarray:
         score = scaled @ direction
     else:
         score = np.linalg.norm(scaled, axis=1)
-    return np.asarray(score > np.quantile(score, 0.9))
+    limit = np.quantile(score, 0.9)
+    far = score > limit
+    return np.asarray(
+        far if far.any() else score >= limit
+    )  # a feature of a few values: all that have the largest
 
 
 def rows_of(table: str, kind: str, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
@@ -166,7 +170,7 @@ def protections(features: int) -> dict[str, Callable[[nn.Module, Tensor], nn.Mod
         "norm cap (repair)": repaired(method="cap"),
         "repair": repaired(),
         "repair, every row kept": repaired(keep=1.0),
-        "repair, soft": repaired(method="soft", keep=0.5),
+        "repair, soft": repaired(method="soft"),
     }
 
 
@@ -263,6 +267,11 @@ def show(lines: list[dict[str, Any]]) -> None:
         )
 
 
+def vars_of(given: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for, without places on this machine."""
+    return {k: v for k, v in vars(given).items() if k != "out"}
+
+
 def kept_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -288,7 +297,9 @@ def tables(given: argparse.Namespace) -> None:
         print(f"{number}/{len(todo)} {table} {kind} {seed}", file=sys.stderr, flush=True)
     show(summary(runs))
     if not given.quick:
-        save_record({"provenance": provenance(), "lines": summary(runs)}, given.out / "tables.json")
+        save_record(
+            {"provenance": provenance(vars_of(given)), "lines": summary(runs)}, given.out / "tables.json"
+        )
 
 
 def r_squared(model: nn.Module, x: Tensor, y: Tensor) -> float:
@@ -341,7 +352,8 @@ def protein(given: argparse.Namespace) -> None:
     for line in lines:
         print(f"{line['name']:<20} ID {line['id']:.3f}  OOD {line['ood']:.3f} ± {line['ood_deviation']:.3f}")
     save_record(
-        {"provenance": provenance(), "steps": given.steps, "lines": lines}, given.out / "protein.json"
+        {"provenance": provenance(vars_of(given)), "steps": given.steps, "lines": lines},
+        given.out / "protein.json",
     )
 
 
@@ -457,7 +469,10 @@ def rollouts(given: argparse.Namespace) -> None:
                 k: f"{v['blown_up']:.0%} blow up, spread {v['spread']:.3g}" for k, v in run["found"].items()
             }
             print(run["kind"], seed, f"unchanged {run['unchanged']:.4f}", said, flush=True)
-    save_record({"provenance": provenance(), "truth": reference, "runs": runs}, given.out / "rollouts.json")
+    save_record(
+        {"provenance": provenance(vars_of(given)), "truth": reference, "runs": runs},
+        given.out / "rollouts.json",
+    )
 
 
 def batches(x: Tensor, size: int = 4096) -> Iterator[Tensor]:
@@ -496,7 +511,7 @@ def cost(given: argparse.Namespace) -> None:
         "rows_through_the_model": rows[0] / len(x),
     }
     print(json.dumps(record, indent=1))
-    save_record({"provenance": provenance(), **record}, given.out / "cost.json")
+    save_record({"provenance": provenance(vars_of(given)), **record}, given.out / "cost.json")
 
 
 def main() -> None:

@@ -167,18 +167,16 @@ _CAPPED = ("auto", "cap", "soft", "norm")
 def _candidate(
     model: nn.Module, data: Any, method: Method, at: Any, keep: float, beyond: tuple[Batches, Tensor] | None
 ) -> Candidate:
-    # A smooth repair bends a little before its limit, so it may not keep every row to the last bit.
-    share = 0.5 if method == "soft" and keep == 1.0 else keep
     try:
-        made = repair(model, data, method=method, at=at, keep=share)
+        made = repair(model, data, method=method, at=at, keep=keep)
     except FarfieldError as error:
-        return Candidate(method, at if isinstance(at, str) else ", ".join(at), share, refused=str(error))
+        return Candidate(method, at if isinstance(at, str) else ", ".join(at), keep, refused=str(error))
     far = [row.after for row in made.far if row.feature is None]
     broken = [row.after for row in made.far if row.feature is not None]
     return Candidate(
         method,
         ", ".join(i.at for i in made.inserted if i.place == "hidden"),
-        share,
+        keep,
         unchanged=made.change.unchanged,
         largest_change=made.change.largest,
         far=far[-1] if far else math.nan,
