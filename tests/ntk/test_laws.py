@@ -154,3 +154,16 @@ def test_a_run_that_may_not_fit_is_not_begun():
     model[2].register_forward_hook(lambda m, given, y: rows.append(len(y)))
     empirical_ntk(model, x, outputs=0, memory="2MB")
     assert max(rows) < 200
+
+
+def test_arguments_by_name_are_no_obstacle():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.last(torch.relu(input=self.first(input=x)))
+
+    model, x = Named().double(), torch.randn(5, 3, dtype=torch.float64)
+    assert distance(empirical_ntk(model, x), empirical_ntk(model, x, method="jacobian")) < 1e-12

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farfield.cli._options import is_heading
+from farfield.cli._session import check_files, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -52,12 +53,9 @@ def repair(
     from farfield.repair import RepairError
     from farfield.repair import repair as run
 
-    if out is not None and (
-        not out.parent.is_dir() or out.suffix not in (".pt2", ".safetensors", ".pt", ".pth")
-    ):
-        raise InvalidValueError(
-            f"--out is a .pt2, .safetensors or .pt file in a folder that exists, got {str(out)!r}."
-        )
+    check_files(out, html)
+    if out is not None and out.suffix not in (".pt2", ".safetensors", ".pt", ".pth"):
+        raise InvalidValueError(f"--out is a .pt2, .safetensors or .pt file, got {str(out)!r}.")
     model = load_target(target)
     if not isinstance(model, nn.Module):
         raise InvalidValueError(
@@ -74,8 +72,6 @@ def repair(
         done.save(out)
         typer.echo(f"wrote {out}", err=True)
     if html is not None:
-        from farfield.cli._session import write_text
-
         write_text(html, done.to_html(name=target))
     if patch:
         typer.echo(done.patch())

@@ -61,16 +61,18 @@ class Recorder(Recording, TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _take_room(self, func: Any, args: Any) -> None:
+        """Count a call's output before it is made; abandon the run where its size isn't known or is too much."""
         if func in _HARMLESS:
             return
         assert self.room is not None
         if func is F.linear and len(args) > 1 and args[0].dim() > 1:
             numbers = math.prod(args[0].shape[:-1]) * args[1].shape[0]
-        elif func in _ENTRYWISE:
+        elif func in _ENTRYWISE and args:
             numbers = args[0].numel()
         else:
-            numbers = self.room + 1
-        self.room -= numbers * args[0].element_size() if numbers <= self.room else self.room + 1
+            self.room = -1
+            raise Abandoned
+        self.room -= numbers * args[0].element_size()
         if self.room < 0:
             raise Abandoned
 

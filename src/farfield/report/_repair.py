@@ -13,7 +13,7 @@ from farfield.report._words import clean, number
 
 __all__ = ["render_repair"]
 
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 360.0, 200.0, 52.0, 10.0, 342.0, 172.0
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 360.0, 200.0, 60.0, 10.0, 342.0, 172.0
 APART = 13.0
 """Ticks nearer than this would overlap."""
 
@@ -100,11 +100,7 @@ def _facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _far(row: Mapping[str, Any]) -> tuple[str, str, str]:
     where = f"{row['scale']:g} times as far" if row["feature"] is None else f"feature {row['feature']}"
-    return where, number(_real(row["before"])), number(_real(row["after"]))
-
-
-def _real(value: Any) -> float:
-    return float(value)
+    return where, number(float(row["before"])), number(float(row["after"]))
 
 
 def _bent(values: Sequence[float], unit: float) -> list[float]:
@@ -115,7 +111,7 @@ def _bent(values: Sequence[float], unit: float) -> list[float]:
 def _picture(curve: Mapping[str, Any]) -> _Picture:
     ray = curve["kind"] == "ray"
     x = [math.log10(v) if ray else float(v) for v in curve["x"]]
-    before, after = ([_real(v) for v in curve[k]] for k in ("before", "after"))
+    before, after = ([float(v) for v in curve[k]] for k in ("before", "after"))
     unit = max((abs(v) for v in after if math.isfinite(v)), default=1.0) or 1.0
     bent = _bent(before, unit), _bent(after, unit)
     known = [v for line in bent for v in line if math.isfinite(v)] or [0.0]
