@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from torch.nn import functional
 
 from farfield.graph import Program, capture
-from farfield.nn import LayerNorm, Project
+from farfield.nn import LayerNorm, NormCap, Project
 from graph.support import EXACT, Function, assert_same, raw_program
 
 N, D = 3, 4
@@ -312,6 +312,92 @@ def test_activations(name):
     program = program_of(ACTIVATIONS[name])
     node = only(program, name.split()[0])
     assert program.node(program.outputs[0]).inputs == (node.name,)
+
+
+def size(x, dim=-1):
+    return torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+
+
+W, C = torch.tensor([0.5, 2.0, 1.0, 4.0, 0.25]).double(), torch.linspace(-1, 1, 5).double()
+CAPS = {
+    "selected": lambda x: torch.where(size(x) <= 2.0, x, x * 2.0 / size(x)),
+    "selected, the other way": lambda x: torch.where(size(x) > 2.0, x / size(x) * 2.0, x),
+    "selected, constant first": lambda x: torch.where(torch.tensor(2.0) >= size(x), x, x * (2.0 / size(x))),
+    "selected, root of squares": lambda x: torch.where(
+        x.square().sum(-1, keepdim=True).sqrt() < 2.0, x, 2.0 * functional.normalize(x, dim=-1)
+    ),
+    "around a center": lambda x: torch.where(size(x - C) <= 2.0, x, C + (x - C) * (2.0 / size(x - C))),
+    "an ellipsoid": lambda x: torch.where(
+        size((x - C) * W) <= 2.0, x, (x - C) * W / size((x - C) * W) * 2.0 / W + C
+    ),
+    "factor at most 1": lambda x: x * torch.clamp(2.0 / size(x), max=1.0),
+    "factor at most 1, a size that is never 0": lambda x: (
+        torch.clamp(2.0 / size(x).clamp_min(1e-6), max=1.0) * x
+    ),
+    "minimum": lambda x: x * torch.minimum(2.0 / size(x), torch.tensor(1.0)),
+    "divided": lambda x: x / torch.clamp(size(x) / 2.0, min=1.0),
+    "the module": NormCap(2.0).double(),
+    "the module, an ellipsoid": NormCap(2.0, center=C, weight=W).double(),
+}
+
+
+@pytest.mark.parametrize("name", CAPS)
+def test_caps(name):
+    """A norm stabilised by its radius, in place of a selection; the same numbers inside, outside and far away."""
+    function = CAPS[name]
+    directions = torch.randn(60, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    program = capture(Function(function), (torch.zeros(2, 5, dtype=torch.float64),))
+    (norm,) = [node for node in program.nodes if node.op == "l2_normalize"]
+    assert (norm.attributes["eps"], norm.attributes["eps_mode"]) == (2.0, "clamp")
+    assert not any(node.op in ("le", "lt", "ge", "gt", "minimum", "norm") for node in program.nodes)
+    for scale in (1e-12, 0.1, 0.5, 1.0, 3.0, 1e9, 1e100):
+        x = directions * scale
+        assert_same(program, (x,), function(x), rtol=1e-12, atol=1e-12)
+
+
+def test_a_cap_answers_what_is_not_finite_as_the_program_it_stands_for():
+    cap = NormCap(2.0, center=C).double()
+    program = capture(cap, (torch.zeros(2, 5, dtype=torch.float64),))
+    x = torch.tensor(
+        [[math.inf, 1, 2, 3, 4], [math.nan, 0.1, 0.2, 0, 0], [-math.inf, math.inf, math.nan, 0, 1]]
+    )
+    # In floating point the sum of squares of the largest numbers is infinite: the norm of those is 0.
+    got = program.evaluate(x.double(), keep=program.outputs)[program.outputs[0]]
+    assert bool(torch.isfinite(got).all())
+    torch.testing.assert_close(got[1], cap(x.double())[1])
+
+
+NO_CAPS = {
+    "another radius outside": lambda x: torch.where(size(x) <= 2.0, x, x * 2.5 / size(x)),
+    "another size outside": lambda x: torch.where(size(x) <= 2.0, x, x * 2.0 / size(x + 1)),
+    "another norm": lambda x: torch.where(x.abs().amax(-1, keepdim=True) <= 2.0, x, x * 2.0 / size(x)),
+    "the branches changed": lambda x: torch.where(size(x) <= 2.0, x * 2.0 / size(x), x),
+    "other axes": lambda x: torch.where(size(x, 0) <= 2.0, x, x * 2.0 / size(x)),
+    "a size that is off": lambda x: x * torch.clamp(2.0 / (size(x) + 0.1), max=1.0),
+    "a stabiliser above the radius": lambda x: x * torch.clamp(2.0 / size(x).clamp_min(3.0), max=1.0),
+    "factor at most 2": lambda x: x * torch.clamp(2.0 / size(x), max=2.0),
+    "factor at least 1": lambda x: x * torch.clamp(2.0 / size(x), min=1.0),
+    "another center": lambda x: torch.where(size(x - C) <= 2.0, x, W + (x - C) * (2.0 / size(x - C))),
+    "another thing inside": lambda x: torch.where(
+        size(x - C) <= 2.0, x - C, C + (x - C) * (2.0 / size(x - C))
+    ),
+    "a weight of 0": lambda x: torch.where(
+        size(x * torch.tensor([0.0, 1, 1, 1, 1])) <= 2.0,
+        x,
+        x * torch.tensor([0.0, 1, 1, 1, 1]) / size(x * torch.tensor([0.0, 1, 1, 1, 1])) * 2.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_CAPS)
+def test_no_caps(name):
+    function = NO_CAPS[name]
+    x = 3 * torch.randn(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    program = capture(Function(function), (x,))
+    assert not any(
+        node.op == "l2_normalize" and node.attributes["eps"] in (2.0, 2.5, 3.0) for node in program.nodes
+    )
+    assert_same(program, (x,), function(x), rtol=1e-12, atol=1e-12)
 
 
 def steps():

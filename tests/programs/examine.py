@@ -170,9 +170,12 @@ def _witness_fault(target: Target, witness: Any, example: tuple[Tensor, ...]) ->
         inputs = []
         for name, shape, x in zip(target.source.names, target.source.shapes, example, strict=True):
             u = witness.directions.get(name)
-            inputs.append(
-                array(x[:1]) if u is None else array(u.double().reshape(1, *shape)) * mp.mpf(radius)
-            )
+            if u is None:
+                inputs.append(array(x[:1]))
+                continue
+            rows = u.double().reshape(-1, *shape)
+            row = witness.index[0] if len(rows) > 1 else 0  # a witness may have a direction for each row
+            inputs.append(array(rows[row : row + 1]) * mp.mpf(radius))
         assert target._exact is not None
         found = target._exact(*inputs)
         return None if found is None else abs(found[witness.index[-1] if len(found) > 1 else 0])

@@ -46,7 +46,6 @@ class NormCap(nn.Module):
     radius: Tensor
     center: Tensor
     weight: Tensor
-    reach: Tensor
 
     def __init__(
         self,
@@ -66,36 +65,36 @@ class NormCap(nn.Module):
         self.register_buffer("radius", torch.as_tensor(float(radius), dtype=dtype))
         self.register_buffer("center", middle)
         self.register_buffer("weight", scale)
-        # The box around the ellipsoid: the last clamp changes nothing but makes the bound plain to see.
-        self.register_buffer("reach", (1.1 if soft else 1.0) * float(radius) / scale * (1.0 + 1e-6))
         self.axes, self.soft = tuple(int(a) for a in axes), bool(soft)
 
     def forward(self, z: Tensor) -> Tensor:
         """Any leading axes."""
-        center, reach, radius = (t.to(z.dtype) for t in (self.center, self.reach, self.radius))
+        center, weight, radius = (t.to(z.dtype) for t in (self.center, self.weight, self.radius))
         z = torch.where(torch.isnan(z), center, z)
-        unit, size = self._polar(z, center)
-        target = radius
-        if self.soft:
-            target = radius * (1.0 + 0.1 * torch.tanh((size / radius - 1.0) / 0.1))
-        outside = center + unit * target
-        return torch.where(size <= radius, z, outside).clamp(center - reach, center + reach)
+        unit, size = self._polar((z - center) * weight)
+        if not self.soft:
+            return torch.where(size <= radius, z, unit * radius / weight + center)
+        target = radius * (1.0 + 0.1 * torch.tanh((size / radius - 1.0) / 0.1))
+        # The last clamp changes nothing but makes the bound plain to see.
+        reach = 1.1 * radius / weight * (1.0 + 1e-6)
+        return torch.where(size <= radius, z, unit * target / weight + center).clamp(
+            center - reach, center + reach
+        )
 
-    def _polar(self, z: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
-        """(direction with ‖w ⊙ direction‖ = 1, ‖w ⊙ (z − c)‖), without overflow."""
-        largest = torch.finfo(z.dtype).max / 4
-        away = (z - center).clamp(-largest, largest)
-        scale = away.abs().amax(self.axes, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
-        share = away / scale
-        length = torch.linalg.vector_norm(self.weight.to(z.dtype) * share, 2, self.axes, keepdim=True)
-        length = length.clamp_min(torch.finfo(z.dtype).tiny)
+    def _polar(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """(v/‖v‖, ‖v‖) without overflow; what is infinite counts as the largest float."""
+        real = torch.finfo(v.dtype)
+        v = torch.where(torch.isinf(v), v.clamp(-real.max, real.max), v)
+        scale = v.abs().amax(self.axes, keepdim=True).clamp_min(real.tiny)
+        share = v / scale
+        length = torch.linalg.vector_norm(share, 2, self.axes, keepdim=True).clamp_min(real.tiny)
         return share / length, length * scale
 
     def excess(self, z: Tensor) -> Tensor:
         """‖w ⊙ (z − c)‖ / R, one number for each place that the axes leave; at most 1 inside, ∞ for NaN."""
-        center = self.center.to(z.dtype)
+        center, weight = self.center.to(z.dtype), self.weight.to(z.dtype)
         missing = torch.isnan(z)
-        _, size = self._polar(torch.where(missing, center, z), center)
+        _, size = self._polar((torch.where(missing, center, z) - center) * weight)
         found = (size / self.radius.to(z.dtype)).squeeze(self.axes)
         return torch.where(missing.any(self.axes), float("inf"), found)
 

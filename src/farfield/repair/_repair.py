@@ -378,7 +378,6 @@ def _kept(
             break
         for cap in caps:
             cap.radius.mul_(1.002)
-            cap.reach.mul_(1.002)
     return made, change
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from farfield.graph._node import Node
 from farfield.graph.recognition._view import View, close, is_float
 
-__all__ = ["Size", "match_norm"]
+__all__ = ["Size", "length", "match_norm"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def match_norm(view: View, node: Node) -> Node | None:
     if node.op == "div" and None not in node.inputs and node.attributes.get("rounding_mode") is None:
         top, bottom = node.inputs
         assert bottom is not None
-        return _quotient(view, node, top, bottom, _length(view, bottom))
+        return _quotient(view, node, top, bottom, length(view, bottom))
     if node.op == "mul" and None not in node.inputs:
         for top, other in (node.inputs, node.inputs[::-1]):
             assert other is not None
@@ -97,7 +97,7 @@ def _scaled_terms(view: View, total: Node, y: Node) -> tuple[Size, float] | None
         if share.op != "mul" or share.inputs[0] is None:
             continue
         number, inverse = view.number(share, 1, "other"), view.statistic(share.operands[0])
-        size = _length(view, inverse.operands[0]) if inverse.op == "reciprocal" else None
+        size = length(view, inverse.operands[0]) if inverse.op == "reciprocal" else None
         if number is None or size is None or not view.aligned(second, view.node(y.name), size.dim):
             continue
         attributes = y.attributes
@@ -182,7 +182,7 @@ def _inverse_length(view: View, name: str) -> Size | None:
     node = view.statistic(name)
     if node.op == "rsqrt":
         return _square(view, node.operands[0])
-    return _length(view, node.operands[0]) if node.op == "reciprocal" else None
+    return length(view, node.operands[0]) if node.op == "reciprocal" else None
 
 
 def _stabiliser(view: View, node: Node) -> float | None:
@@ -195,7 +195,7 @@ def _stabiliser(view: View, node: Node) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
+def length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
     """The size that a value is, if it is the root of a sum of squares, a norm or a deviation.
 
     One stabiliser is allowed; ``stabilised`` says that it has been met.
@@ -210,12 +210,12 @@ def _length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
         return _of(view, node, centred=True, correction=_whole(node.attributes["correction"]))
     if node.op in ("add", "clamp", "maximum") and not stabilised:
         eps = _stabiliser(view, node)
-        inner = None if eps is None else _length(view, node.operands[0], stabilised=True)
+        inner = None if eps is None else length(view, node.operands[0], stabilised=True)
         if eps is None or inner is None or inner.eps != 0:
             return None
         return replace(inner, eps=eps, eps_mode="outside" if node.op == "add" else "clamp")
     if node.op == "relu":  # a size is never negative
-        return _length(view, node.operands[0], stabilised=stabilised)
+        return length(view, node.operands[0], stabilised=stabilised)
     if node.op in ("sum", "amax"):
         terms = view.at(node.operands[0])
         if terms is not None and terms.op == "abs":
@@ -225,7 +225,7 @@ def _length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
 
 
 def _square(view: View, name: str, *, stabilised: bool = False) -> Size | None:
-    """The size whose square a value is; ``stabilised`` as in :func:`_length`."""
+    """The size whose square a value is; ``stabilised`` as in :func:`length`."""
     node = view.statistic(name)
     if node.op in ("sum", "mean"):
         terms = view.at(node.operands[0])
@@ -239,7 +239,7 @@ def _square(view: View, name: str, *, stabilised: bool = False) -> Size | None:
     if node.op == "var":
         return _of(view, node, centred=True, correction=_whole(node.attributes["correction"]))
     if node.op == "square":
-        size = _length(view, node.operands[0], stabilised=True)
+        size = length(view, node.operands[0], stabilised=True)
         return size if size is not None and size.eps == 0 and size.order == 2 else None
     if node.op in ("add", "clamp", "maximum") and not stabilised:
         eps = _stabiliser(view, node)

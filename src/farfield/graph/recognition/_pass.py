@@ -9,13 +9,15 @@ from farfield.graph._node import Node
 from farfield.graph._program import Program
 from farfield.graph._simplify import prune
 from farfield.graph.recognition._activations import match_gated, match_shrink
+from farfield.graph.recognition._caps import match_cap
 from farfield.graph.recognition._norms import match_norm
 from farfield.graph.recognition._softmax import match_sigmoid, match_softmax, match_softplus
 from farfield.graph.recognition._view import View
 
 __all__ = ["recognise"]
 
-PATTERNS: tuple[Callable[[View, Node], Node | None], ...] = (
+PATTERNS: tuple[Callable[[View, Node], Node | tuple[Node, ...] | None], ...] = (
+    match_cap,
     match_norm,
     match_softmax,
     match_sigmoid,
@@ -26,13 +28,14 @@ PATTERNS: tuple[Callable[[View, Node], Node | None], ...] = (
 
 
 def recognise(program: Program) -> Program:
-    """The program with hand-written norms, softmaxes and activations as one node each.
+    """The program with hand-written norms, softmaxes and activations as one node each, caps as a norm and a product.
 
     A replacing node keeps the name and place of the last step of the pattern and carries
     ``attributes["recognised"] = True``; steps that nothing else uses are dropped. Equal in real arithmetic:
     casts between floating types are looked through, nothing else.
     """
     nodes: dict[str, Node] = {}
+    names = {node.name for node in program.nodes}
     view = View(nodes, program.constants)
     for node in program.nodes:
         nodes[node.name] = node
@@ -41,6 +44,9 @@ def recognise(program: Program) -> Program:
         for match in PATTERNS:
             found = match(view, node)
             if found is not None:
-                nodes[node.name] = found
+                steps = (found,) if isinstance(found, Node) else found
+                if names.isdisjoint(step.name for step in steps[:-1]):
+                    del nodes[node.name]
+                    nodes.update({step.name: step for step in steps})
                 break
     return prune(replace(program, nodes=tuple(nodes.values())))
