@@ -1,8 +1,7 @@
-"""What a repair is worth: trained networks made bounded without training, on real tables, critics and simulators.
+"""What a repair is worth: trained networks made bounded without training, on real tables.
 
     python -m benchmarks.repair tables [--tables NAME …] [--seeds 5] [--quick]
     python -m benchmarks.repair protein [--seeds 10]
-    python -m benchmarks.repair rollouts [--seeds 5]
     python -m benchmarks.repair cost
     python -m benchmarks.repair summary
 
@@ -37,6 +36,8 @@ from farfield import data
 from farfield._provenance import provenance
 from farfield.data import far_field_split
 from farfield.nn import FeatureClamp, RangeHead
+from farfield.papers.p1._protein import Case, load_cases, r_squared, train_variants
+from farfield.papers.p1.table1 import EXPERIMENT
 
 KINDS = ("feature", "component", "norm")
 BROKEN = 100.0
@@ -302,177 +303,59 @@ def tables(given: argparse.Namespace) -> None:
         )
 
 
-def r_squared(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    with torch.no_grad():
-        found = model(x)
-    return float(1 - (found - y).double().square().sum() / (y - y.mean()).double().square().sum())
-
-
 def protein(given: argparse.Namespace) -> None:
-    """P1's standard network on protein, repaired, beside one with a LayerNorm first."""
-    path = given.out / "protein.runs.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    runs = kept_lines(path)
-    done = {r["seed"] for r in runs}
-    for seed in (s for s in range(given.seeds) if s not in done):
-        split = data.load("protein", seed=seed)
-        center, scale = split.train.x.mean(0), split.train.x.std(0)
-        low, high = split.train.y.mean(), split.train.y.std()
-        rows = {
-            name: (
-                torch.tensor((p.x - center) / scale, dtype=torch.float32),
-                torch.tensor((p.y - low) / high, dtype=torch.float32)[:, None],
-            )
-            for name, p in (("train", split.train), ("id", split.id), ("ood", split.ood))
-        }
-        x, y = rows["train"]
-        models = {
-            "standard": train(x, y, norm=False, seed=seed, steps=given.steps),
-            "LayerNorm": train(x, y, norm=True, seed=seed, steps=given.steps),
-        }
-        for method in ("auto", "features", "cap", "range"):
-            models[f"repair, {method}"] = ff.repair(models["standard"], x, method=method).model
-        run = {
-            "seed": seed,
-            "found": {k: {p: r_squared(m, *rows[p]) for p in ("id", "ood")} for k, m in models.items()},
-        }
-        runs.append(run)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(run) + "\n")
-        print(json.dumps(run), file=sys.stderr, flush=True)
-    lines = [
-        {
-            "name": name,
-            "seeds": len(runs),
-            **{p: float(np.mean([r["found"][name][p] for r in runs])) for p in ("id", "ood")},
-            "ood_deviation": float(np.std([r["found"][name]["ood"] for r in runs], ddof=1)),
-        }
-        for name in runs[0]["found"]
-    ]
-    for line in lines:
-        print(f"{line['name']:<20} ID {line['id']:.3f}  OOD {line['ood']:.3f} ± {line['ood_deviation']:.3f}")
-    save_record(
-        {"provenance": provenance(vars_of(given)), "steps": given.steps, "lines": lines},
-        given.out / "protein.json",
-    )
-
-
-def lorenz(state: Tensor, step: float = 0.05, forcing: float = 8.0) -> Tensor:
-    """One Runge-Kutta step of Lorenz-96."""
-
-    def slope(x: Tensor) -> Tensor:
-        return (x.roll(-1, -1) - x.roll(2, -1)) * x.roll(1, -1) - x + forcing
-
-    a = slope(state)
-    b = slope(state + step / 2 * a)
-    c = slope(state + step / 2 * b)
-    d = slope(state + step * c)
-    return state + step / 6 * (a + 2 * b + 2 * c + d)
-
-
-class Step(nn.Module):
-    """state + difference, the difference from a network on the standardised state."""
-
-    def __init__(self, inner: nn.Module, mean: Tensor, scale: Tensor, size: Tensor) -> None:
-        super().__init__()
-        self.inner = inner
-        for name, value in (("mean", mean), ("scale", scale), ("size", size)):
-            self.register_buffer(name, value)
-
-    def forward(self, state: Tensor) -> Tensor:  # noqa: D102
-        return state + self.size * self.inner((state - self.mean) / self.scale)
-
-
-def trained_step(seed: int, *, convolution: bool, steps: int) -> tuple[Step, Tensor]:
-    torch.manual_seed(seed)
-    state = 8.0 + torch.randn(500, 40)
-    for _ in range(200):
-        state = lorenz(state)
-    states = [state]
-    for _ in range(20):
-        states.append(lorenz(states[-1]))
-    x, y = torch.cat(states[:-1]), torch.cat(states[1:])
-    if convolution:
-        ring = {"padding": 2, "padding_mode": "circular"}
-        inner: nn.Module = nn.Sequential(
-            nn.Unflatten(-1, (1, 40)), nn.Conv1d(1, 32, 5, **ring), nn.ReLU(), nn.Conv1d(32, 32, 5, **ring),  # type: ignore[arg-type]
-            nn.ReLU(), nn.Conv1d(32, 1, 1), nn.Flatten(-2),
-        )  # fmt: skip
-    else:
-        inner = nn.Sequential(
-            nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 40)
-        )
-    model = Step(inner, x.mean(0), x.std(0), (y - x).std(0))
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    for _ in range(steps):
-        rows = torch.randint(len(x), (256,))
-        loss = ((model(x[rows]) - y[rows]) / model.size).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-    return model.eval(), x
-
-
-def rolled(model: nn.Module, state: Tensor, steps: int = 1500) -> dict[str, Any]:
-    spreads, spectra = [], []
-    with torch.no_grad():
-        for step in range(steps):
-            state = model(state)
-            if step >= steps - 300:
-                spreads.append(state)
-                spectra.append(torch.fft.rfft(state, dim=-1).abs().square().mean(0))
-    late = torch.stack(spreads)
-    wild = (~(late.abs() < 100.0)).flatten(2).any(-1).any(0)
-    calm = late[:, ~wild]
-    return {
-        "blown_up": float(wild.double().mean()),
-        "spread": float(late.double().std()),
-        "spread_of_the_rest": float(calm.double().std()) if calm.numel() else math.nan,
-        "mean": float(late.double().mean()),
-        "spectrum": torch.stack(spectra).mean(0).tolist(),
+    """P1's standard networks on protein, trained and split as in its Table 1, repaired; its LN networks beside."""
+    settings = {**EXPERIMENT.settings, "epochs": given.epochs}
+    network = {
+        k: settings[k] for k in ("width", "depth", "activation", "weight_var", "bias_var", "norm_affine")
     }
+    cases = load_cases(range(given.seeds), settings["inputs"], settings["rows"])
+    count = sys.stderr.isatty()
+    trained = train_variants(
+        cases, {"standard": "none"}, epochs=settings["epochs"], lr=settings["lr"], precision=settings["precision"],
+        scratch=given.out / "protein.training", **network,
+        progress=lambda done, total: print(f"\r{done}/{total}", end="", file=sys.stderr) if count else None,
+    ).models["standard"]  # fmt: skip
+    models: dict[str, list[nn.Module]] = {"standard": list(trained)}
+    unchanged: dict[str, list[float]] = {}
+    for method in ("auto", "features", "cap", "range", "soft"):
+        found = [
+            ff.repair(model, case.x[case.part("train")], method=method)
+            for model, case in zip(trained, cases, strict=True)
+        ]
+        models[f"repair, {method}"] = [r.model for r in found]
+        unchanged[f"repair, {method}"] = [r.change.unchanged for r in found]
+    lines = []
+    for name, kind in models.items():
+        scores = {
+            part: [_score(m, c, part) for m, c in zip(kind, cases, strict=True)] for part in ("id", "ood")
+        }
+        lines.append(
+            {"name": name, "seeds": len(cases), **_with_means(scores), "unchanged": unchanged.get(name)}
+        )
+    table = Path("docs/reproductions/p1/table1.json")
+    if table.exists() and given.epochs == EXPERIMENT.settings["epochs"]:
+        numbers = json.loads(table.read_text())["numbers"]
+        for name in ("standard", "LN first", "LN second", "LN every"):
+            scores = {part: numbers[name][part]["r2"][: given.seeds] for part in ("id", "ood")}
+            lines.append({"name": f"{name} (Table 1's own run)", "seeds": given.seeds, **_with_means(scores)})
+    for line in lines:
+        print(f"{line['name']:<32} ID {line['id']:.3f}  OOD {line['ood']:.3f} ± {line['ood_deviation']:.3f}")
+    save_record({"provenance": provenance(vars_of(given)), "lines": lines}, given.out / "protein.json")
 
 
-def rollouts(given: argparse.Namespace) -> None:
-    """Learned steps of Lorenz-96, dense and convolutional, fed back 1,500 times from 200 states."""
-    runs: list[dict[str, Any]] = []
-    truth = 8.0 + torch.randn(200, 40, generator=torch.Generator().manual_seed(1))
-    for _ in range(300):
-        truth = lorenz(truth)
+@torch.no_grad()
+def _score(model: nn.Module, case: Case, part: str) -> float:
+    rows = case.part(part)
+    return float(r_squared(model(case.x[rows])[:, 0], case.y[rows, 0]))
 
-    class True_(nn.Module):  # noqa: N801
-        def forward(self, state: Tensor) -> Tensor:
-            return lorenz(state)
 
-    reference = rolled(True_(), truth)
-    print(f"truth: spread {reference['spread']:.2f}, mean {reference['mean']:.2f}")
-    for convolution in (False, True):
-        for seed in range(given.seeds):
-            model, x = trained_step(seed, convolution=convolution, steps=given.steps)
-            fixed = ff.repair(model, x, rollout=True)
-            only = ff.repair(model, x, method="auto")
-            found = {
-                "as trained": model,
-                "repair, rollout": fixed.model,
-                "repair, not of the state": only.model,
-            }
-            run = {
-                "kind": "convolution" if convolution else "dense",
-                "seed": seed,
-                "unchanged": fixed.change.unchanged,
-                "found": {k: rolled(m, truth) for k, m in found.items()},
-            }
-            runs.append(run)
-            said = {
-                k: f"{v['blown_up']:.0%} blow up, spread {v['spread']:.3g}" for k, v in run["found"].items()
-            }
-            print(run["kind"], seed, f"unchanged {run['unchanged']:.4f}", said, flush=True)
-    save_record(
-        {"provenance": provenance(vars_of(given)), "truth": reference, "runs": runs},
-        given.out / "rollouts.json",
-    )
+def _with_means(scores: dict[str, list[float]]) -> dict[str, Any]:
+    return {
+        **{part: float(np.mean(values)) for part, values in scores.items()},
+        "ood_deviation": float(np.std(scores["ood"], ddof=1)) if len(scores["ood"]) > 1 else math.nan,
+        "scores": scores,
+    }
 
 
 def batches(x: Tensor, size: int = 4096) -> Iterator[Tensor]:
@@ -516,17 +399,19 @@ def cost(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("part", choices=("tables", "protein", "rollouts", "cost", "summary"))
+    parser.add_argument("part", choices=("tables", "protein", "cost", "summary"))
     parser.add_argument("--tables", nargs="+")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument(
+        "--epochs", type=int, default=EXPERIMENT.settings["epochs"], help="of protein's networks"
+    )
     parser.add_argument("--quick", action="store_true", help="two small tables, two seeds, nothing written")
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     if given.part == "summary":
         show(summary(kept_lines(given.out / "tables.runs.jsonl")))
     else:
-        {"tables": tables, "protein": protein, "rollouts": rollouts, "cost": cost}[given.part](given)
+        {"tables": tables, "protein": protein, "cost": cost}[given.part](given)
 
 
 if __name__ == "__main__":

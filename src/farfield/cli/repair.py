@@ -20,7 +20,8 @@ __all__ = ["repair"]
 
 def repair(
     target: Annotated[
-        str, typer.Argument(help="pkg.mod:callable or hf:<local folder>: a module with its weights.")
+        str,
+        typer.Argument(help="pkg.mod:callable, a .pt2 file or hf:<local folder>: a model with its weights."),
     ],
     data: Annotated[Path, typer.Option(help="Calibration rows: .npy, .npz, .csv, .parquet or .pt.")],
     out: Annotated[
@@ -29,7 +30,8 @@ def repair(
     ] = None,
     method: Annotated[str, typer.Option(help="auto, features, cap, range, soft or norm.")] = "auto",
     at: Annotated[
-        list[str] | None, typer.Option(help="Submodule behind which the cap or the norm goes. Repeat.")
+        list[str] | None,
+        typer.Option(help="Submodule, or operation of a .pt2 file, behind which the cap goes. Repeat."),
     ] = None,
     keep: Annotated[
         float, typer.Option(help="Share of the rows that must not change, to the last bit.")
@@ -46,21 +48,16 @@ def repair(
     Exit code 0: the model is bounded now (or was already); 1: it can't be repaired as asked, with the numbers; 2: the
     target, the data or an option is wrong; 3: a bug here.
     """
-    from torch import nn
-
     from farfield._target import load_target
     from farfield.errors import InvalidValueError
     from farfield.repair import RepairError
     from farfield.repair import repair as run
+    from farfield.repair._program import as_module
 
     check_files(out, html)
     if out is not None and out.suffix not in (".pt2", ".safetensors", ".pt", ".pth"):
         raise InvalidValueError(f"--out is a .pt2, .safetensors or .pt file, got {str(out)!r}.")
-    model = load_target(target)
-    if not isinstance(model, nn.Module):
-        raise InvalidValueError(
-            f"repair takes a module, 'pkg.mod:callable' or 'hf:<folder>'; {target!r} is a file of a whole program."
-        )
+    model = as_module(load_target(target))
     rows = _rows(data, next((p.dtype for p in model.parameters() if p.is_floating_point()), None))
     chosen: Any = method
     try:

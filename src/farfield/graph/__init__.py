@@ -12,6 +12,7 @@ from farfield.graph._archive import read_program
 from farfield.graph._capture import CaptureError, capture
 from farfield.graph._compose import compose
 from farfield.graph._describe import describe, linear_part
+from farfield.graph._export import export_model
 from farfield.graph._faithful import call_model, differs, spread_rows
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
@@ -53,6 +54,7 @@ __all__ = [
     "compute_node",
     "describe",
     "differs",
+    "export_model",
     "last_uses",
     "linear_part",
     "operator",

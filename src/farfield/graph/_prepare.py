@@ -56,11 +56,19 @@ def prepared(model: nn.Module) -> Iterator[None]:
         stack.enter_context(_plain_attention())
         stack.enter_context(_unchecked_distributions())
         stack.enter_context(torch.no_grad())
-        model.eval()
+        _serve(model)
         if not isinstance(model, torch.jit.ScriptModule):  # scripted modules take no hooks
             hook = model.register_forward_hook(lambda module, given, result: opened(result))
             stack.callback(hook.remove)
         yield
+
+
+def _serve(model: nn.Module) -> None:
+    try:
+        model.eval()
+    except NotImplementedError:  # what torch.export gives has one mode
+        for module in model.modules():
+            module.training = False
 
 
 @contextmanager

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farfield.errors import InvalidValueError
+from farfield.repair._program import fixed_rows
 
 __all__ = ["Batches", "Call", "floating", "map_call", "rows_of", "run"]
 
@@ -34,7 +37,7 @@ class Batches:
 
     def __init__(self, data: Any, model: nn.Module, size: int = 1024) -> None:
         self._data, self._size = data, size
-        self._count = _needed(model)
+        self._count, self._rows = _needed(model), fixed_rows(model) or 1
         if isinstance(data, Iterator):
             raise InvalidValueError(
                 "data is gone through more than once, and an iterator ends after the first time. Pass a DataLoader, "
@@ -79,14 +82,11 @@ class Batches:
         )
 
     def first(self) -> Call:
-        """The first row of the first batch."""
-        for args, kwargs in self:
-            return tuple(_row(a) for a in args), {name: _row(value) for name, value in kwargs.items()}
+        """The first row of the first batch; as many as a program takes, where that is fixed."""
+        for call in self:
+            one = map_call(call, lambda _, tensor: tensor[:1])
+            return map_call(one, lambda _, tensor: tensor.expand(self._rows, *tensor.shape[1:]).contiguous())
         raise InvalidValueError("data holds no rows.")
-
-
-def _row(value: Any) -> Any:
-    return value[:1] if isinstance(value, Tensor) and value.ndim else value
 
 
 def _needed(model: nn.Module) -> int:
@@ -111,9 +111,30 @@ def floating(call: Call) -> dict[int | str, Tensor]:
 
 @torch.no_grad()
 def run(model: nn.Module, call: Call) -> Any:
-    """The model on one batch."""
+    """The model on one batch; in pieces where it is a program that takes a fixed number of rows."""
     args, kwargs = call
-    return model(*args, **kwargs)
+    rows, count = fixed_rows(model), rows_of(call)
+    if rows is None or rows == count:
+        return model(*args, **kwargs)
+    pieces = []
+    for start in range(0, count, rows):
+        part, named = map_call(call, partial(_piece, start=start, rows=rows, count=count))
+        pieces.append(tree_flatten(model(*part, **named)))
+    joined = [_joined(leaves, rows, count) for leaves in zip(*(p[0] for p in pieces), strict=True)]
+    return tree_unflatten(joined, pieces[0][1])
+
+
+def _piece(name: int | str, tensor: Tensor, *, start: int, rows: int, count: int) -> Tensor:
+    """Some rows of a batch; the last piece is filled up with its own last row."""
+    if len(tensor) != count:
+        return tensor
+    part = tensor[start : start + rows]
+    return torch.cat([part, part[-1:].expand(rows - len(part), *part.shape[1:])])
+
+
+def _joined(leaves: Sequence[Any], rows: int, count: int) -> Any:
+    per_row = all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == rows for leaf in leaves)
+    return torch.cat(list(leaves))[:count] if per_row else leaves[0]
 
 
 def map_call(call: Call, change: Callable[[int | str, Tensor], Tensor]) -> Call:

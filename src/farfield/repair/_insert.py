@@ -1,4 +1,4 @@
-"""Protections put into a copy of a model by hooks: same class, same weights under the same names."""
+"""Protections put into a copy of a model: same class, same weights under the same names. A program is rewritten."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map
+
+from farfield.repair._program import copied, insert_calls, remove_calls
 
 __all__ = ["PREFIX", "Insertion", "inserted_into", "without_insertions"]
 
@@ -106,6 +108,11 @@ def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Mod
             outputs.setdefault("", {}).setdefault(int(insertion.at), []).append(module)
     if insertions:
         made.add_module(PREFIX, holder)
+    if isinstance(made, fx.GraphModule):
+        for insertion in insertions:
+            insert_calls(made, insertion.place, insertion.at, f"{PREFIX}.{insertion.key}")
+        made.recompile()
+        return made
     if inputs:
         made.register_forward_pre_hook(_Inputs(inputs), with_kwargs=True)
     for path, modules in outputs.items():
@@ -115,7 +122,10 @@ def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Mod
 
 def without_insertions(model: nn.Module) -> nn.Module:
     """A deep copy of the model without what a repair put in."""
-    made = copy.deepcopy(model)
+    made = copied(model)
+    if isinstance(made, fx.GraphModule) and PREFIX in made._modules:
+        ours = set(made.get_submodule(PREFIX).children())
+        remove_calls(made, lambda module: module in ours)
     for module in made.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for name in [n for n, hook in hooks.items() if isinstance(hook, _Inputs | _Outputs)]:

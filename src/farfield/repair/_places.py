@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import networkx as nx
-from torch import nn
+from torch import fx, nn
 
 from farfield.graph import Node, Program
 from farfield.growth import GrowthReport
+from farfield.repair._program import operations, place_path
 
 __all__ = ["hidden_cut", "module_outputs"]
 
@@ -44,13 +45,18 @@ def _outside(node: Node, path: str) -> bool:
 def hidden_cut(report: GrowthReport, model: nn.Module) -> tuple[str, ...]:
     """Paths of the submodules behind which a cap cuts every escape path, nearest the inputs; () if there are none.
 
-    A minimum vertex cut of the growing nodes, in which only results of submodules with at least three features
-    count, activations a little less than linear maps (behind an activation a cap did better), inputs and outputs
-    not at all.
+    A minimum vertex cut of the growing nodes, in which only results of submodules (of a program, of operations) with
+    at least three features count, activations a little less than linear maps (behind an activation a cap did better),
+    inputs and outputs not at all.
     """
     analysis, program = report.analysis, report.program
-    places = module_outputs(program, model)
-    owners = dict(model.named_modules())
+    if isinstance(model, fx.GraphModule):
+        linear = operations(model)  # capture gives them the same names
+        places = {node.name: place_path(node.name) for node in program.nodes if node.name in linear}
+    else:
+        owners = dict(model.named_modules())
+        places = module_outputs(program, model)
+        linear = {name: isinstance(owners[path], _LINEAR_TYPES) for name, path in places.items()}
     final = {name for output in program.outputs for name in _aliases(program, output)}
     graph = nx.DiGraph()
     growing = [node for node in program.nodes if not analysis.growth(node.name, None).bounded]
@@ -58,7 +64,7 @@ def hidden_cut(report: GrowthReport, model: nn.Module) -> tuple[str, ...]:
     for node in growing:
         capacity = math.inf
         if node.name in places and node.name not in final and _wide(node):
-            capacity = 1.001 if isinstance(owners[places[node.name]], _LINEAR_TYPES) else 1.0
+            capacity = 1.001 if linear[node.name] else 1.0
         graph.add_edge((node.name, "in"), (node.name, "out"), capacity=capacity)
         for operand in node.operands:
             if operand in names:

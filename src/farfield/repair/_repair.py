@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from farfield.audit import Audit, audit
 from farfield.errors import FarfieldError, InvalidValueError
+from farfield.graph import export_model
 from farfield.growth import Status, analyse
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._batches import Batches, Call, floating, run
@@ -21,6 +21,14 @@ from farfield.repair._curves import ComparedCurve, SizeHistogram, curves, size_h
 from farfield.repair._distill import distilled_norm
 from farfield.repair._insert import Insertion, inserted_into, without_insertions
 from farfield.repair._places import hidden_cut
+from farfield.repair._program import (
+    Repairable,
+    as_module,
+    copied,
+    place_path,
+    with_places,
+    without_places,
+)
 from farfield.repair._protections import (
     cap_axes,
     cap_insertion,
@@ -82,7 +90,7 @@ class Repair:
 
     def undo(self) -> nn.Module:
         """The model as it was, as a copy."""
-        return without_insertions(self.model)
+        return without_places(without_insertions(self.model))
 
     def certificate(self, time_budget: float = 60.0, **options: Any) -> Any:
         """Bounds of the repaired model for every input; see :func:`farfield.certify`."""
@@ -94,10 +102,8 @@ class Repair:
         """Write the repaired model: ``.pt2`` (the whole program), ``.safetensors`` or ``.pt`` (its state dict)."""
         place = Path(path)
         if place.suffix == ".pt2":
-            args, kwargs = self.example
-            torch.export.save(
-                torch.export.export(copy.deepcopy(self.model).eval(), args, kwargs or None), place
-            )
+            serving = copied(self.model).eval()
+            torch.export.save(export_model(serving, *self.example, dynamic_batch=True), place)
         elif place.suffix == ".safetensors":
             from farfield.errors import MissingExtraError
 
@@ -166,6 +172,11 @@ class Repair:
         if paths:
             words.append(f"Wrong before: the output grows without limit along {paths[0]}.")
         words.append("Put in: " + "; ".join(_described(i) for i in self.inserted) + ".")
+        if self.method in ("auto", "soft") and not any(isinstance(i.module, NormCap) for i in self.inserted):
+            words.append(
+                "No cap: no submodules of at least three features cut every path. Of torch.export.export(model, …) "
+                "the operations can be capped."
+            )
         words.append(str(self.change))
         heads = [i.module for i in self.inserted if isinstance(i.module, RangeHead)]
         if heads and isinstance(heads[0].low, Tensor):
@@ -185,7 +196,7 @@ class Repair:
 
 
 def repair(
-    model: nn.Module,
+    model: Repairable,
     data: Any,
     *,
     method: Method = "auto",
@@ -207,7 +218,8 @@ def repair(
     Parameters
     ----------
     model
-        Left as it is; the repaired one is a copy.
+        A module, which is left as it is: the repaired one is a copy. Or an exported program, or the path of a
+        ``.pt2`` file, which is read without running anything in it: protections stand between its operations.
     data
         Calibration rows: a tensor, a tuple or dictionary of tensors, a DataLoader or any iterable of batches that can
         be iterated again. Streamed, never held; labels in a batch are left out.
@@ -216,8 +228,8 @@ def repair(
         kinks; or ``"norm"``: a LayerNorm behind the first hidden layer, fitted and distilled from the old model on
         the rows, without labels (this one changes weights).
     at
-        Paths of the submodules behind which the cap or the norm goes; by default a minimum cut of the escape paths,
-        nearest the inputs.
+        Paths of the submodules behind which the cap or the norm goes (of a program, names of operations); by default
+        a minimum cut of the escape paths, nearest the inputs.
     keep
         Share of the rows that must not change, to the last bit.
     rollout
@@ -244,6 +256,7 @@ def repair(
         raise InvalidValueError(f"method is one of {', '.join(_METHODS)}, got {method!r}.")
     if not 0.0 < keep <= 1.0:
         raise InvalidValueError(f"keep is a share of the rows, in (0, 1], got {keep!r}.")
+    model = as_module(model)
     batches = Batches(data, model)
     example = batches.first()
     serving = without_insertions(model).eval()
@@ -251,14 +264,16 @@ def repair(
     before = audit(serving, arguments, rays=0)
     if before.verdict is Status.BOUNDED and not even_if_bounded:
         change = measure_change(serving, serving, batches)
-        return Repair(copy.deepcopy(model), (), before, before, change, (), method, keep, example)
+        return Repair(copied(model), (), before, before, change, (), method, keep, example)
     sizes: Mapping[str, UpperQuantile] = {}
+    paths: tuple[str, ...] = ()
+    if method in ("auto", "soft", "cap", "norm") and not rollout:
+        serving, paths = _cut(serving, arguments, at)
     if method == "norm":
-        paths = _cut(serving, arguments, at)
         made, insertions = distilled_norm(serving, batches, paths, progress=progress)
         change = measure_change(serving, made, batches)
     else:
-        insertions, sizes = _insertions(serving, batches, example, arguments, method, at, keep, rollout)
+        insertions, sizes = _insertions(serving, batches, example, method, paths, keep, rollout)
         made, change = _kept(serving, insertions, batches, keep)
     after = audit(made, arguments, rays=0)
     _check(after, change, keep, method)
@@ -274,9 +289,8 @@ def _insertions(
     model: nn.Module,
     batches: Batches,
     example: Call,
-    arguments: Any,
     method: str,
-    at: Any,
+    paths: tuple[str, ...],
     keep: float,
     rollout: bool,
 ) -> tuple[tuple[Insertion, ...], Mapping[str, UpperQuantile]]:
@@ -291,7 +305,6 @@ def _insertions(
     if rollout:
         state, sizes = _state(guarded, batches, keep, soft)
         return (*features, *state), {"0": sizes}
-    paths = _cut(model, arguments, at) if everything or method == "cap" else ()
     observed = observe(guarded, batches, paths)
     caps = []
     if paths:
@@ -336,17 +349,21 @@ def _state(
     return [Insertion("output", "0", cap), *ranges], sizes
 
 
-def _cut(model: nn.Module, arguments: Any, at: str | Sequence[str]) -> tuple[str, ...]:
-    if at != "auto":
-        paths = (at,) if isinstance(at, str) else tuple(at)
+def _cut(model: nn.Module, arguments: Any, at: str | Sequence[str]) -> tuple[nn.Module, tuple[str, ...]]:
+    """The model and the submodules of it behind which the cap goes; a program gets these as places."""
+    paths = () if at == "auto" else (at,) if isinstance(at, str) else tuple(at)
+    if isinstance(model, fx.GraphModule):
+        paths = paths or hidden_cut(analyse(model, arguments), model)
+        return with_places(model, paths), tuple(map(place_path, paths))
+    if paths:
         known = dict(model.named_modules())
         for path in paths:
             if path not in known or not path:
                 raise InvalidValueError(
                     f"at= names submodules; there is no {path!r}. There are: {', '.join(known)}."
                 )
-        return paths
-    return hidden_cut(analyse(model, arguments), model)
+        return model, paths
+    return model, hidden_cut(analyse(model, arguments), model)
 
 
 def _axes(model: nn.Module, example: Call, paths: Sequence[str]) -> Mapping[str, tuple[int, ...]]:

@@ -13,39 +13,11 @@ from farfield.certify.intervals._fallback import from_growth
 from farfield.certify.intervals._infinite import carried, written
 from farfield.certify.intervals._interval import Interval, all_finite, meet, point, spread, tidy, unbounded
 from farfield.certify.intervals._registry import Bounds, Place, UnboundableError, find_interval_rule
+from farfield.certify.intervals.rules.shape import moved
 from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.graph import InputSpec, Node, Program, SymbolicSize, describe
 
 __all__ = ["propagate"]
-
-COMPLEX_OPERATORS = frozenset(
-    {
-        "identity",
-        "reshape",
-        "permute",
-        "expand",
-        "repeat",
-        "squeeze",
-        "unsqueeze",
-        "flip",
-        "roll",
-        "cat",
-        "stack",
-    }
-    | {
-        "split",
-        "chunk",
-        "unbind",
-        "getitem",
-        "slice",
-        "select",
-        "diagonal",
-        "index",
-        "index_select",
-        "gather",
-    }
-)
-"""Operators whose entry-wise rule also holds for both parts of complex numbers: they choose entries."""
 
 
 def propagate(
@@ -155,21 +127,29 @@ def _operation(
 
 
 def _apply(place: Place, flags: Tensor | None) -> Bounds:
-    rule = find_interval_rule(place.node.op)
-    parts = (place.node, *place.producers)
-    if (
-        rule is None
-        or _cut_to_integers(place)
-        or (
-            place.node.op not in COMPLEX_OPERATORS
-            and any(p is not None and p.dtype is not None and p.dtype.is_complex for p in parts)
-        )
-    ):
+    facts, node = describe(place.node), place.node
+    rule = find_interval_rule(node.op)
+    given = {i for i, name in enumerate(node.inputs) if name is not None}
+    chosen = {i for group in facts.linear for i in group} & given
+    if rule is None and facts.moves and chosen == given:
+        rule = moved
+    parts = [place.producers[i] for i in chosen]
+    if any(p is not None and _is_complex(p) for p in (node, *place.producers)):
+        # What holds entry by entry holds of both parts of a complex number if entries are only chosen, and none of
+        # them is real: its imaginary part, 0, would be left out.
+        alike = all(p is not None and (p.dtype is None or p.dtype.is_complex) for p in parts)
+        whole = facts.moves and not facts.offsets and alike
+        rule = rule if whole else None
+    if rule is None or _cut_to_integers(place):
         rule = from_growth
     claim = rule(place)
     if isinstance(claim, tuple):
         return tuple(_checked(place.node, part, None) for part in claim)
     return _checked(place.node, claim, place.shape if place.node.dtype is not None else None, flags)
+
+
+def _is_complex(node: Node) -> bool:
+    return node.dtype is not None and node.dtype.is_complex
 
 
 def _cut_to_integers(place: Place) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from farfield.certify.intervals._interval import Interval, all_finite, point
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import Node, compute_node
+from farfield.graph import Node, compute_node, describe
 
 __all__ = [
     "Bounds",
@@ -28,13 +28,6 @@ __all__ = [
 
 Bounds: TypeAlias = "Interval | tuple[Interval, ...]"
 """What a rule returns: one interval, or one per tensor for an operator that returns several."""
-
-NEVER_ZERO = frozenset({"exp", "exp2", "sigmoid", "softplus", "softmax", "erfc", "cosh"})
-"""Operators whose value is positive for every finite argument, though it may be below every float64."""
-
-
-KEEP_ZERO = frozenset({"identity", "reshape", "permute", "expand", "sum", "squeeze", "unsqueeze"})
-"""Operators whose value is positive where their argument is."""
 
 
 class UnboundableError(FarfieldError, ArithmeticError):
@@ -146,10 +139,10 @@ class Place:
         if not bool(((box.lo <= 0) & (box.hi >= 0)).any()):
             return False
         producer = self.producers[index]
-        while producer is not None and producer.op in KEEP_ZERO:
+        while producer is not None and _stays_positive(producer):
             name = producer.inputs[0]
             producer = None if name is None else self.lookup(name)
-        if producer is None or producer.op not in NEVER_ZERO or producer.name in self.masked:
+        if producer is None or not describe(producer).positive or producer.name in self.masked:
             return True
         return bool((box.lo < 0).any())
 
@@ -163,6 +156,12 @@ class Place:
         if box.lo.numel() == 0:
             return point(0.0)
         return Interval(box.lo.min(), box.hi.max())
+
+
+def _stays_positive(node: Node) -> bool:
+    """Whether every entry is positive where those of the only operand are: they are moved, or summed."""
+    facts = describe(node)
+    return node.op == "sum" or (facts.moves and not facts.fills and len(node.operands) == 1)
 
 
 IntervalRule: TypeAlias = Callable[[Place], Bounds]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import torch
 
 from farfield.certify.intervals._interval import Interval, add, divide, hull, point, spread
-from farfield.certify.intervals._registry import Bounds, Place, interval_rule, register_interval_rule
+from farfield.certify.intervals._registry import Bounds, Place, interval_rule
 
 __all__ = ["moved"]
 
 
+@interval_rule("pad", "copy", "amax", "amin", "max_pool", "adaptive_max_pool")
 def moved(place: Place) -> Bounds:
-    """An operator that neither rounds nor turns the order of any argument: [f(lo, …), f(hi, …)]."""
+    """An operator that neither rounds nor turns the order of any argument: [f(lo, …), f(hi, …)].
+
+    Also of every operator without a rule of its own whose facts say that it moves the entries of all its operands.
+    """
     lows = [
         None if o is None else (o.lo if isinstance(o, Interval) else [p.lo for p in o])
         for o in place.operands
@@ -27,38 +31,6 @@ def moved(place: Place) -> Bounds:
     if isinstance(lo, torch.Tensor):
         return Interval(lo, hi)
     return tuple(Interval(low, high) for low, high in zip(lo, hi, strict=True))
-
-
-RESHAPING = (
-    "reshape",
-    "permute",
-    "expand",
-    "repeat",
-    "squeeze",
-    "unsqueeze",
-    "flip",
-    "roll",
-    "unfold",
-    "identity",
-)
-CUTTING = (
-    "cat",
-    "stack",
-    "pad",
-    "split",
-    "chunk",
-    "unbind",
-    "slice",
-    "select",
-    "diagonal",
-    "tril",
-    "triu",
-    "copy",
-)
-ORDERED = ("max_pool", "adaptive_max_pool", "amax", "amin")
-OTHERS = ("item", "pixel_shuffle", "pixel_unshuffle", "slice_scatter", "select_scatter")
-for _name in (*RESHAPING, *CUTTING, *ORDERED, *OTHERS):
-    register_interval_rule(_name, moved)
 
 
 @interval_rule("getitem")
