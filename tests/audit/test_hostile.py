@@ -170,7 +170,7 @@ def test_the_whole_group_is_ended(folder, builder, limit, error):
         "details": None,
     }  # fmt: skip
     child = workers._take()
-    session = child._process.pid
+    session = child._worker.number
     row = child.ask(request, limit)
     assert row["error"] == error and row["seconds"] < 400, row
     child.end()

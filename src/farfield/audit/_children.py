@@ -1,4 +1,4 @@
-"""Worker processes: asked one model at a time, ended with all they started when one takes too long, then replaced."""
+"""Workers: asked one model at a time, ended with all they started when one takes too long, then forked anew."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import json
 import os
 import selectors
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from farfield.audit import _sandbox
+from farfield.audit._nursery import Nursery, tail
 from farfield.errors import FarfieldError
 
 __all__ = ["Children", "Limits", "WorkerError", "children"]
@@ -33,7 +30,6 @@ _PARTING = 10.0
 """Seconds to wait for a process that was killed."""
 _LONGEST = 1 << 26
 """Bytes of a reply; more is not a reply."""
-_PROGRAM = "import sys; from farfield.audit._worker import main; main(sys.argv[1])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +62,23 @@ class _GoneError(Exception):
 class _Child:
     """One worker process, in a session and a process group of its own: what it starts ends with it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, nursery: Nursery) -> None:
         self._talk = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys(p for p in sys.path if p)),
-        }
-        program = _PROGRAM
-        if limits.sandbox:  # its text, not an import: that would start threads
-            source = Path(_sandbox.__file__).read_text(encoding="utf-8")
-            program = f"{source}\nimport json\nenter(json.loads(sys.argv[1])['writable'])\n{_PROGRAM}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", program, json.dumps(asdict(limits))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._talk,
-            env=environment,
-            bufsize=0,
-            start_new_session=True,  # an interrupt is for the parent, which ends its children
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._replies = self._process.stdin.fileno(), self._process.stdout.fileno()
+        given, self._requests = os.pipe()
+        self._replies, told = os.pipe()
+        try:
+            worker = nursery.fork([given, told, self._talk.fileno()], _START)
+        finally:
+            os.close(given)
+            os.close(told)
+        if worker is None:
+            self._close_files()
+            raise WorkerError(f"A worker process did not start: {nursery.last_words()}.")
+        self._worker, self._nursery = worker, nursery
         os.set_blocking(self._requests, False)
         os.set_blocking(self._replies, False)
         self._received = b""
         self._expired = False
-        self._ended = threading.RLock()  # an interrupt may end it in the thread that is inside
         self.usable = True
         try:
             if not self._receive(time.monotonic() + _START):
@@ -136,25 +121,25 @@ class _Child:
     def kill(self) -> None:
         """End the process and all it started; whoever waits for its reply sees that there is none."""
         self.usable = False
-        with self._ended:  # not once it is let go of: its number may be another's then
-            if self._process.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+        self._worker.end()
 
     def end(self) -> None:
         """End the process and let go of it; for whoever holds it, since pipes are closed."""
         self.kill()
         self._wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._talk):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # what was still to be written to a dead process
-                    pipe.close()
+        self._nursery.forget(self._worker.number)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        if not self._talk.closed:  # once: a number that was closed may be another's
+            self._talk.close()
+            os.close(self._requests)
+            os.close(self._replies)
 
     def _wait(self) -> int:
         """How it ended; one that the system does not let go of, as when a disk has gone, is left behind."""
-        with self._ended, contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_PARTING)
-        return -signal.SIGKILL
+        code = self._worker.wait(_PARTING)
+        return -int(signal.SIGKILL) if code is None else code
 
     def _send(self, content: bytes, end: float) -> bool:
         """Whether the process took the request in time."""
@@ -209,12 +194,8 @@ class _Child:
                 return False
 
     def _died(self) -> bool:
-        """Whether the process has ended; it is not let go of yet, so that its group keeps its number."""
-        if not self.usable:
-            return True
-        with contextlib.suppress(ChildProcessError):
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        return True
+        """Whether the process has ended."""
+        return not self.usable or self._worker.died()
 
     def _epitaph(self) -> str:
         words = self._last_words()
@@ -233,9 +214,7 @@ class _Child:
         return f"exit code {code}"
 
     def _last_words(self) -> str:
-        size = self._talk.seek(0, os.SEEK_END)
-        self._talk.seek(max(0, size - 4096))
-        lines = self._talk.read().decode("utf-8", "replace").strip().splitlines()
+        lines = tail(self._talk).splitlines()
         fatal = [line for line in lines if "Error" in line or "error" in line]
         return (fatal or lines or [""])[-1][:300]
 
@@ -249,7 +228,8 @@ class Children:
     def __init__(self, limits: Limits | None = None) -> None:
         # Re-entrant: an interrupt may close it in the thread that is inside.
         self._lock = threading.RLock()
-        self._limits = limits or Limits()
+        limits = limits or Limits()
+        self._nursery = Nursery(json.dumps(asdict(limits)), sandbox=limits.sandbox)
         self._idle: list[_Child] = []
         self._busy: list[_Child] = []
         self._closed = False
@@ -283,6 +263,7 @@ class Children:
             idle, self._idle = self._idle, []
         for child in idle:
             child.end()
+        self._nursery.close()
 
     def _take(self) -> _Child:
         with self._lock:
@@ -291,7 +272,12 @@ class Children:
             if self._idle:
                 self._busy.append(self._idle.pop())
                 return self._busy[-1]
-        child = _Child(self._limits)
+        try:
+            child = _Child(self._nursery)
+        except WorkerError:
+            if self._was_closed():
+                raise WorkerError("The run was ended.") from None
+            raise
         with self._lock:
             self._busy.append(child)
         if self._was_closed():  # while it started
