@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 
 import numpy as np
 import pytest
@@ -135,3 +136,37 @@ def test_from_a_shell(tmp_path):
     assert done.exit_code == 0, done.output
     assert "UNBOUNDED → BOUNDED" in done.output
     assert ff.audit(str(tmp_path / "fixed.pt2")).verdict.name == "BOUNDED"
+
+
+def test_many_from_a_shell(tmp_path):
+    """Every unbounded program of a folder; one without rows, and weights, are told."""
+    x = rows()
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("a", "b"):
+        torch.export.save(
+            torch.export.export(plain(), (x[:2],), dynamic_shapes=DYNAMIC), models / f"{name}.pt2"
+        )
+    bounded = nn.Sequential(nn.Linear(4, 16), nn.LayerNorm(16), nn.Linear(16, 1)).eval()
+    torch.export.save(torch.export.export(bounded, (x[:2],), dynamic_shapes=DYNAMIC), models / "bounded.pt2")
+    (tmp_path / "rows").mkdir()
+    np.save(tmp_path / "rows" / "a.npy", x.numpy())
+    out = tmp_path / "out"
+    words = [
+        "audit-all",
+        str(models),
+        "--out",
+        str(out),
+        "--repair",
+        str(tmp_path / "rows"),
+        "--workers",
+        "1",
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1 and "repaired 1 of 2 unbounded models" in done.output, done.output
+    lines = {r["path"]: r for r in map(json.loads, (out / "repairs.jsonl").read_text().splitlines())}
+    assert "no rows" in lines["b.pt2"]["error"] and lines["a.pt2"]["unchanged"] >= 0.99
+    assert ff.audit(str(out / lines["a.pt2"]["repaired"])).verdict.name == "BOUNDED"
+    before = (out / lines["a.pt2"]["repaired"]).stat().st_mtime_ns
+    CliRunner().invoke(app, words)
+    assert (out / lines["a.pt2"]["repaired"]).stat().st_mtime_ns == before  # not made again

@@ -100,6 +100,12 @@ def audit_all(
     pages: Annotated[
         bool, typer.Option("--pages", help="Write a report per model, linked from the index.")
     ] = False,
+    repair: Annotated[
+        Path | None,
+        typer.Option(
+            help="Repair every unbounded .pt2: a file of calibration rows, or a folder of files named as the models."
+        ),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute finished rows again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows, one JSON object a line.")] = False,
 ) -> None:
@@ -147,11 +153,26 @@ def audit_all(
         from farfield.report import print_index
 
         print_index(row.to_dict() for row in table.rows)
+    if repair is not None:
+        _repair(table, registry, repair, out, workers, time_limit)
     if table.reused:
         typer.echo(f"{table.reused} rows had been finished before", err=True)
     typer.echo(f"wrote {files[0]} and the table beside it", err=True)
     if _fails(table, conditions):
         raise typer.Exit(1)
+
+
+def _repair(
+    table: AuditTable, registry: Path, rows: Path, out: Path, workers: int | None, time_limit: float
+) -> None:
+    from farfield.cli._repair_all import repair_all
+
+    root = registry if registry.is_dir() else registry.parent
+    lines = repair_all(table.rows, root, rows, out, workers=workers or 1, time_limit=time_limit)
+    mended = sum(line["error"] is None for line in lines)
+    typer.echo(f"repaired {mended} of {len(lines)} unbounded models: {out / 'repairs.jsonl'}", err=True)
+    for line in [line for line in lines if line["error"]][:10]:
+        typer.echo(f"  {line['path']}: {line['error']}", err=True)
 
 
 @contextlib.contextmanager
