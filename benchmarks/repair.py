@@ -35,6 +35,7 @@ from benchmarks.tables import TABLES
 from farfield import data
 from farfield._provenance import provenance
 from farfield.data import far_field_split
+from farfield.errors import FarfieldError
 from farfield.nn import FeatureClamp, RangeHead
 from farfield.papers.p1._protein import Case, load_cases, r_squared, train_variants
 from farfield.papers.p1.table1 import EXPERIMENT
@@ -211,7 +212,7 @@ def table_run(table: str, kind: str, seed: int, steps: int) -> dict[str, Any]:
     for name, protect in protections(x.shape[1]).items():
         try:
             found[name] = measured(protect(plain, x), plain, rows, seed)
-        except ff.FarfieldError as refusal:
+        except FarfieldError as refusal:
             found[name] = {"refused": str(refusal)}  # type: ignore[dict-item]
     top = ff.repair(normed, x, even_if_bounded=True).model
     found["LayerNorm, repaired"] = measured(top, plain, rows, seed)

@@ -33,25 +33,24 @@ if TYPE_CHECKING:
     from farfield.learn import NystromNTKRegressor as NystromNTKRegressor
     from farfield.learn import StableMLPClassifier as StableMLPClassifier
     from farfield.learn import StableMLPRegressor as StableMLPRegressor
+    from farfield.monitor import guard as guard
     from farfield.ntk import empirical_ntk as empirical_ntk
     from farfield.repair import repair as repair
 
 __version__ = "0.1.0.dev0"
 
+_ROOMS = frozenset(["data", "gaussian", "geometry", "kernels", "monitor", "nn"])
+"""Packages that are there as attributes, loaded when they are asked for."""
 _LAZY = {
-    "data": "farfield.data",
-    "gaussian": "farfield.gaussian",
-    "geometry": "farfield.geometry",
     "Budget": "farfield._budget:Budget",
     "assert_bounded": "farfield.audit:assert_bounded",
     "audit": "farfield.audit",  # callable: see _callable_module
     "verify_certificate": "farfield.certify:verify_certificate",
     "certify": "farfield.certify",  # callable, as audit
     "repair": "farfield.repair",  # callable, as audit
+    "guard": "farfield.monitor:guard",
     "horizon": "farfield.growth:horizon",
     "empirical_ntk": "farfield.ntk:empirical_ntk",
-    "kernels": "farfield.kernels",
-    "nn": "farfield.nn",
     "Activation": "farfield.gaussian:Activation",
     "activation": "farfield.gaussian:activation",
     "dual": "farfield.gaussian:dual",
@@ -72,7 +71,7 @@ __all__ = sorted(_LAZY)
 
 def __getattr__(name: str) -> Any:
     try:
-        module, _, attribute = _LAZY[name].partition(":")
+        module, _, attribute = (f"farfield.{name}" if name in _ROOMS else _LAZY[name]).partition(":")
     except KeyError:
         raise AttributeError(f"module 'farfield' has no attribute {name!r}") from None
     value: Any = importlib.import_module(module)
@@ -83,4 +82,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_ROOMS})

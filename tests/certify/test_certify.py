@@ -157,3 +157,15 @@ def test_a_transformer_encoder_with_a_final_norm():
     assert float(certificate.lower) <= float(values.min())
     assert float(values.max()) <= float(certificate.upper)
     assert certificate.method == "dual"
+
+
+def test_gradients_that_the_caller_switched_off_are_switched_on():
+    """As inside a serving loop: the search climbs all the same, and finds the same."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1)).eval()
+    x = torch.zeros(1, 3)
+    plain = ff.certify(model, x, time_budget=ff.Budget(steps=50))
+    with torch.no_grad():
+        found = ff.certify(model, x, time_budget=ff.Budget(steps=50))
+        assert not torch.is_grad_enabled()
+    assert torch.equal(found.lower, plain.lower) and torch.equal(found.upper, plain.upper)

@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import farfield as ff
+from farfield.calibration import FeatureStatistics, UpperQuantile
 from farfield.errors import InvalidValueError
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair import RepairError, compare_repairs
-from farfield.repair._statistics import FeatureStatistics, UpperQuantile
 
 
 def plain(n=5, out=1, width=32):

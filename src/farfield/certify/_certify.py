@@ -67,6 +67,7 @@ class Solution:
     doubts: tuple[str, ...] = ()
 
 
+@torch.enable_grad()  # the search climbs; a caller may have switched gradients off
 def certify(
     model: nn.Module | ExportedProgram | str | Path,
     inputs: Any = (),

@@ -84,6 +84,7 @@ def moving_inputs(program: Program) -> tuple[int, ...]:
     return tuple(i for i, spec in enumerate(program.inputs) if spec.kind == "real")
 
 
+@torch.enable_grad()
 def attained(
     program: Program,
     output: str,

@@ -55,10 +55,11 @@ def climb(search: Search, path: Sequence[str]) -> Iterator[Tensor]:
         rows = flat.clone()
         for step in range(STEPS):
             rows = rows.detach().requires_grad_(True)
-            coefficient = jets(rows, (stalled,))[stalled].at(power)
-            if not coefficient.requires_grad:
+            with torch.enable_grad():  # a caller may have switched gradients off
+                coefficient = jets(rows, (stalled,))[stalled].at(power)
+                gain = (coefficient * aim).flatten(1).sum(1)
+            if not gain.requires_grad:
                 break
-            gain = (coefficient * aim).flatten(1).sum(1)
             (gradient,) = torch.autograd.grad(gain.sum(), rows, allow_unused=True)
             if gradient is None or not bool(torch.isfinite(gradient).all()):
                 break

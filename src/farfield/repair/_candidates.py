@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from farfield.calibration import Batches, output_tensors, rows_of, run
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.repair._batches import Batches, rows_of, run
-from farfield.repair._protections import output_tensors
 from farfield.repair._repair import Method, Repair, repair
 
 __all__ = ["Candidate", "Candidates", "compare_repairs"]

@@ -9,9 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from farfield.repair._batches import Batches, Call, floating, map_call, rows_of, run
-from farfield.repair._protections import output_tensors
-from farfield.repair._statistics import FeatureStatistics, UpperQuantile
+from farfield.calibration import (
+    Batches,
+    Call,
+    FeatureStatistics,
+    UpperQuantile,
+    floating,
+    map_call,
+    output_tensors,
+    rows_of,
+    run,
+)
 
 __all__ = ["Change", "FarRow", "far_rows", "measure_change"]
 

@@ -9,9 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from farfield.repair._batches import Batches, floating, map_call, run
-from farfield.repair._protections import output_tensors
-from farfield.repair._statistics import UpperQuantile
+from farfield.calibration import Batches, UpperQuantile, floating, map_call, output_tensors, run
 
 __all__ = ["ComparedCurve", "SizeHistogram", "curves", "size_histogram"]
 

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from farfield.calibration import Batches, Call, output_tensors, run
 from farfield.errors import InvalidValueError
-from farfield.repair._batches import Batches, Call, run
 from farfield.repair._insert import Insertion, inserted_into
-from farfield.repair._protections import output_tensors
 
 __all__ = ["distilled_norm"]
 
@@ -22,6 +21,7 @@ PATIENCE = 8
 RATE = 2e-3
 
 
+@torch.enable_grad()
 def distilled_norm(
     model: nn.Module,
     batches: Batches,

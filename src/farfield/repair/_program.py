@@ -20,7 +20,6 @@ __all__ = [
     "Repairable",
     "as_module",
     "copied",
-    "fixed_rows",
     "insert_calls",
     "operations",
     "place_path",
@@ -58,17 +57,6 @@ def as_module(target: Repairable) -> nn.Module:
         for name in ("train", "eval"):  # torch's raise: an exported program has one mode, and keeps it
             target.__dict__.pop(name, None)
     return target
-
-
-def fixed_rows(model: nn.Module) -> int | None:
-    """How many rows an exported program takes, if that is fixed."""
-    if not isinstance(model, fx.GraphModule):
-        return None
-    for node in model.graph.nodes:
-        value = node.meta.get("val") if node.op == "placeholder" else None
-        if isinstance(value, Tensor) and value.ndim and value.is_floating_point():
-            return value.shape[0] if isinstance(value.shape[0], int) else None
-    return None
 
 
 def copied(model: Model) -> Model:

@@ -9,12 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from farfield.calibration import (
+    Batches,
+    FeatureStatistics,
+    UpperQuantile,
+    cap_axes,
+    floating,
+    output_tensors,
+    rows_of,
+    run,
+)
 from farfield.nn import FeatureClamp, NormCap, RangeHead
-from farfield.repair._batches import Batches, floating, rows_of, run
 from farfield.repair._insert import Insertion
-from farfield.repair._statistics import FeatureStatistics, UpperQuantile
 
-__all__ = ["DEVIATIONS", "Observed", "feature_insertions", "observe", "output_tensors", "range_insertions"]
+__all__ = ["DEVIATIONS", "Observed", "feature_insertions", "observe", "range_insertions"]
 
 DEVIATIONS = 5.0
 """A feature is trusted to this many standard deviations, or to what was seen where that is wider."""
@@ -55,11 +63,6 @@ class Observed:
     dtypes: tuple[torch.dtype, ...]
 
 
-def cap_axes(value: Tensor) -> tuple[int, ...]:
-    """The axes a size is taken over: features of a row or token, everything of an image."""
-    return (-1,) if value.ndim <= 3 else tuple(range(1 - value.ndim, 0))
-
-
 def observe(
     model: nn.Module, batches: Batches, paths: Sequence[str], centers: Mapping[str, Tensor] | None = None
 ) -> Observed:
@@ -87,13 +90,6 @@ def observe(
         for handle in handles:
             handle.remove()
     return Observed(sizes, tuple(outputs), tuple(dtypes))
-
-
-def output_tensors(value: Any) -> list[Tensor]:
-    """The tensors a model returned, in order."""
-    from torch.utils._pytree import tree_leaves
-
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def cap_insertion(

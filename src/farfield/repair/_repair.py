@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from farfield.audit import Audit, audit
+from farfield.calibration import Batches, Call, UpperQuantile, cap_axes, floating, output_tensors, run
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import export_model
 from farfield.growth import Status, analyse
 from farfield.nn import FeatureClamp, NormCap, RangeHead
-from farfield.repair._batches import Batches, Call, floating, run
 from farfield.repair._change import Change, FarRow, far_rows, measure_change
 from farfield.repair._curves import ComparedCurve, SizeHistogram, curves, size_histogram
 from farfield.repair._distill import distilled_norm
@@ -30,15 +30,12 @@ from farfield.repair._program import (
     without_places,
 )
 from farfield.repair._protections import (
-    cap_axes,
     cap_insertion,
     feature_insertions,
     observe,
     observe_inputs,
-    output_tensors,
     range_insertions,
 )
-from farfield.repair._statistics import UpperQuantile
 
 __all__ = ["Method", "Repair", "RepairError", "repair"]
 

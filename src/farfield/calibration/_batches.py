@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from farfield.errors import InvalidValueError
-from farfield.repair._program import fixed_rows
 
-__all__ = ["Batches", "Call", "floating", "map_call", "rows_of", "run"]
+__all__ = ["Batches", "Call", "fixed_rows", "floating", "map_call", "output_tensors", "rows_of", "run"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of one call of the model."""
@@ -96,6 +95,17 @@ def _needed(model: nn.Module) -> int:
     return max(1, sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters))
 
 
+def fixed_rows(model: nn.Module) -> int | None:
+    """How many rows an exported program takes, if that is fixed."""
+    if not isinstance(model, fx.GraphModule):
+        return None
+    for node in model.graph.nodes:
+        value = node.meta.get("val") if node.op == "placeholder" else None
+        if isinstance(value, Tensor) and value.ndim and value.is_floating_point():
+            return value.shape[0] if isinstance(value.shape[0], int) else None
+    return None
+
+
 def rows_of(call: Call) -> int:
     """Number of rows in a batch."""
     args, kwargs = call
@@ -143,3 +153,8 @@ def map_call(call: Call, change: Callable[[int | str, Tensor], Tensor]) -> Call:
     pairs: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     new = {n: change(n, v) if isinstance(v, Tensor) and v.ndim else v for n, v in pairs}
     return tuple(new[i] for i in range(len(args))), {name: new[name] for name in kwargs}
+
+
+def output_tensors(value: Any) -> list[Tensor]:
+    """The tensors a model returned, in order."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

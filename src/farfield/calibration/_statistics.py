@@ -10,7 +10,7 @@ from torch import Tensor
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["FeatureStatistics", "UpperQuantile", "feature_axes"]
+__all__ = ["FeatureStatistics", "UpperQuantile", "cap_axes", "feature_axes"]
 
 
 def feature_axes(x: Tensor) -> tuple[int, ...]:
@@ -21,6 +21,11 @@ def feature_axes(x: Tensor) -> tuple[int, ...]:
     if x.ndim <= 2:
         return (0,)
     return (0, 1) if x.ndim == 3 else (0, *range(2, x.ndim))
+
+
+def cap_axes(value: Tensor) -> tuple[int, ...]:
+    """The axes a size is taken over: features of a row or token, everything of an image."""
+    return (-1,) if value.ndim <= 3 else tuple(range(1 - value.ndim, 0))
 
 
 @dataclass

@@ -1,0 +1,145 @@
+"""Where the far field of a model in training is heading, as a few numbers every so many steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+
+from farfield.errors import InvalidValueError
+from farfield.growth import Status, analyse
+
+__all__ = ["FarFieldMonitor", "serving"]
+
+FAR = 1e9
+"""Slopes are differences over this many data radii, in float64: what is bounded has settled, rounding is 1e-15."""
+DIRECTIONS = 64
+
+
+class FarFieldMonitor:
+    r"""The slope at infinity and sizes far out of a model while it trains.
+
+    The slope is max over fixed directions u of ‖f(2Ru) − f(Ru)‖∞ / R at R = 10⁹ radii of the example, computed in
+    float64 by one forward pass: the limit for a network of piecewise linear parts, to rounding. Where the structure
+    is proved bounded when the monitor is made (a norm on every path), it is exactly 0.
+
+    Parameters
+    ----------
+    model
+        The module as it trains; it is looked at, never changed. Its mode and random numbers are as they were.
+    example
+        A batch of inputs as the model takes it: a tensor, or a tuple of them. The data's radius is the largest norm
+        of a row.
+    every
+        Steps between looks.
+
+    Notes
+    -----
+    Cost: one forward pass of 4 × 64 rows in float64 every ``every`` steps, and one audit of the structure at the
+    start.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))
+    >>> watch = FarFieldMonitor(model, torch.randn(8, 3), every=100)
+    >>> sorted(watch.step(0))[:2], watch.step(1)
+    (['far_field/at_10', 'far_field/at_1000'], {})
+    """
+
+    def __init__(self, model: nn.Module, example: Any, *, every: int = 100) -> None:
+        if every < 1:
+            raise InvalidValueError(f"every is a number of steps, at least 1; got {every!r}.")
+        self.model, self.every = model, every
+        report = analyse(model, example)
+        statuses = [v.status for v in report.verdicts if v.input is None]
+        self.bounded = all(status is Status.BOUNDED for status in statuses)
+        inputs = [
+            leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+        ]
+        if not inputs:
+            raise InvalidValueError("A far field is in a real-valued input, and the example has none.")
+        self.radius = (
+            math.sqrt(sum(float(t.double().flatten(1).norm(dim=1).max()) ** 2 for t in inputs)) or 1.0
+        )
+        draws = torch.Generator().manual_seed(0)
+        made = [torch.randn(DIRECTIONS, *t.shape[1:], generator=draws, dtype=torch.float64) for t in inputs]
+        length = torch.stack([m.flatten(1).square().sum(1) for m in made]).sum(0).sqrt()
+        queue = [m / length.reshape(-1, *(1,) * (m.ndim - 1)) for m in made]
+        self._directions = tree_map(
+            lambda leaf: (
+                queue.pop(0) if isinstance(leaf, Tensor) and leaf.is_floating_point() else _first(leaf)
+            ),
+            example,
+        )
+
+    def step(self, step: int) -> dict[str, float]:
+        """The scalars at every ``every``-th step, counted from 0; nothing in between."""
+        return self.scalars() if step % self.every == 0 else {}
+
+    @torch.no_grad()
+    def scalars(self) -> dict[str, float]:
+        """Slope, degree of growth, largest |f| at 10 and at 1,000 radii of the data, whether it is proved bounded."""
+        radii = [10.0 * self.radius, 1e3 * self.radius, FAR * self.radius, 2 * FAR * self.radius]
+        with serving(self.model):
+            near, far, once, twice = (self._outputs(radius) for radius in radii)
+        sizes = [float(value.abs().max()) for value in (near, far, once, twice)]
+        found = {
+            "far_field/at_10": sizes[0],
+            "far_field/at_1000": sizes[1],
+            "far_field/bounded": float(self.bounded),
+            "far_field/slope": 0.0,
+            "far_field/degree": 0.0,
+        }
+        if not self.bounded:
+            found["far_field/slope"] = float((twice - once).abs().max()) / (FAR * self.radius)
+            growing = sizes[3] > 1.5 * sizes[2] > 0
+            found["far_field/degree"] = (
+                math.log2(sizes[3] / sizes[2]) if growing and math.isfinite(sizes[3]) else 0.0
+            )
+            if not math.isfinite(sizes[3]):
+                found["far_field/slope"] = found["far_field/degree"] = math.inf
+        return found
+
+    def _outputs(self, radius: float) -> Tensor:
+        """Every real-valued output at so far along the directions, (rows, entries)."""
+        state = {
+            name: tensor.detach().double() if tensor.is_floating_point() else tensor
+            for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers())
+        }
+        given = tree_map(
+            lambda leaf: radius * leaf if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
+            self._directions,
+        )
+        args, kwargs = (
+            ((), given) if isinstance(given, dict) else (given if isinstance(given, tuple) else (given,), {})
+        )
+        result = functional_call(self.model, state, args, kwargs)
+        leaves = [t for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_floating_point()]
+        return torch.cat([leaf.reshape(-1).double() for leaf in leaves])
+
+
+def _first(leaf: Any) -> Any:
+    """Integers and masks of an example, for as many rows as there are directions."""
+    if isinstance(leaf, Tensor) and leaf.ndim:
+        return leaf[:1].expand(DIRECTIONS, *leaf.shape[1:])
+    return leaf
+
+
+@contextmanager
+def serving(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; afterwards every module's mode and torch's random numbers are as they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    state = torch.get_rng_state()
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        torch.set_rng_state(state)

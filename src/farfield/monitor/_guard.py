@@ -1,0 +1,276 @@
+"""``guard``: a model that says, with every answer, how far outside its calibration rows the question was."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from farfield.calibration import (
+    Batches,
+    FeatureStatistics,
+    UpperQuantile,
+    cap_axes,
+    floating,
+    output_tensors,
+    run,
+)
+from farfield.certify import Certificate, verify_certificate
+from farfield.errors import InvalidValueError
+from farfield.monitor._limits import Excess, InputLimits, scale_of
+from farfield.monitor._summary import GuardSummary
+
+__all__ = ["Answer", "Guard", "guard"]
+
+Answer: TypeAlias = Literal["flag", "cap", "fallback"]
+_MARGIN = 1e-5
+"""Outputs may lie outside what was met by this much of it: a batch of another size rounds differently."""
+
+
+class Guard(nn.Module):
+    """A model with limits: its forward gives (output, score); made by :func:`guard`.
+
+    The score has one entry per row. At most 1: everything about the row was met on calibration rows. Above 1 it grows
+    with the distance; ∞ for NaN or infinity in an input. All of it is tensor operations on buffers: it is exported,
+    compiled and converted with the model.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        limits: dict[str, InputLimits],
+        outputs: list[FeatureStatistics | None],
+        on_outside: Answer,
+        fallback: Any,
+        promised: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.limits = nn.ModuleDict({f"input_{name}": limit for name, limit in limits.items()})
+        self.on_outside = on_outside
+        self.counting = True
+        self.fallback = fallback if isinstance(fallback, nn.Module) else None
+        self._known = [seen is not None for seen in outputs]
+        for number, seen in enumerate(outputs):
+            if seen is None:
+                continue
+            room = _MARGIN * torch.maximum(
+                seen.high - seen.low, torch.maximum(seen.low.abs(), seen.high.abs())
+            )
+            half = ((seen.high - seen.low) / 2 + room).clamp_min(1e-30)
+            answer = seen.mean if fallback is None or self.fallback is not None else torch.as_tensor(fallback)
+            self.register_buffer(f"middle_{number}", ((seen.low + seen.high) / 2).float())
+            self.register_buffer(f"half_{number}", half.float())
+            self.register_buffer(f"answer_{number}", answer.float())
+        if promised is not None:
+            self.register_buffer("promised_low", promised[0])
+            self.register_buffer("promised_high", promised[1])
+        self._promised = promised is not None
+        self._counts: dict[str, Any] = {}
+        self.reset()
+
+    def forward(self, x: Any = None, *more: Any, **named: Any) -> tuple[Any, Tensor]:
+        """(what the model answers, score of each row)."""
+        positional = () if x is None else (x, *more)
+        given = self._typed(positional, named)
+        scores = [limit(given[name]) for name, limit in self._pairs()]
+        score = torch.stack(scores).amax(0) if len(scores) > 1 else scores[0]
+        if not torch.compiler.is_compiling():
+            self._count(given, score)
+        if self.on_outside != "flag":
+            given = {**given, **{name: limit.capped(given[name]) for name, limit in self._pairs()}}
+        args = tuple(given[str(i)] for i in range(len(positional)))
+        kwargs = {name: given[name] for name in named}
+        leaves, layout = tree_flatten(self.model(*args, **kwargs))
+        score = self._with_outputs(leaves, score)
+        if self.on_outside == "fallback":
+            leaves = self._replaced(leaves, score, args, kwargs)
+        return tree_unflatten(leaves, layout), score
+
+    def explain(self, x: Any = None, *more: Any, **named: Any) -> list[Excess]:
+        """For each row what lies farthest outside, or is nearest to its limit: a feature, the size, or an output."""
+        given = self._typed(() if x is None else (x, *more), named)
+        found: list[Excess] = []
+        for name, limit in self._pairs():
+            own = limit.explain(given[name], name)
+            found = (
+                [max(pair, key=lambda e: e.score) for pair in zip(found, own, strict=True)] if found else own
+            )
+        return found
+
+    def summary(self) -> GuardSummary:
+        """What has been counted since the last :meth:`reset`, in this process; exported copies don't count."""
+        counts = self._counts
+        features = {
+            f"{name}[{k}]": int(number)
+            for name, hits in counts["features"].items()
+            for k, number in enumerate(hits.reshape(-1).tolist())
+            if number
+        }
+        return GuardSummary(
+            counts["rows"],
+            int(counts["outside"]),
+            float(counts["worst"]),
+            int(counts["not_finite"]),
+            features,
+        )
+
+    def reset(self) -> None:
+        """Count from 0."""
+        self._counts = {"rows": 0, "outside": 0, "worst": 0.0, "not_finite": 0, "features": {}}
+
+    # ------------------------------------------------------------------ how
+
+    def _pairs(self) -> list[tuple[str, InputLimits]]:
+        return [(name.removeprefix("input_"), limit) for name, limit in self.limits.items()]  # type: ignore[misc]
+
+    def _typed(self, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        given = {**{str(i): a for i, a in enumerate(args)}, **named}
+        for name, limit in self._pairs():
+            if name not in given:
+                raise InvalidValueError(
+                    f"The guard was calibrated with an argument {name!r}, which is missing."
+                )
+            given[name] = limit.typed(given[name])
+        return given
+
+    def _with_outputs(self, leaves: list[Any], score: Tensor) -> Tensor:
+        """The score, and how far outputs lie outside those of the calibration rows."""
+        for number, leaf in self._answers(leaves):
+            value = leaf.float() if leaf.dtype.itemsize < 4 else leaf
+            away = (value - getattr(self, f"middle_{number}")).abs() / getattr(self, f"half_{number}")
+            away = torch.where(torch.isfinite(value), away, math.inf)
+            score = torch.maximum(score, away.reshape(away.shape[0], -1).amax(-1).to(score.dtype))
+            if number == 0 and self._promised:
+                low, high = self.get_buffer("promised_low"), self.get_buffer("promised_high")
+                broken = (value < low) | (value > high)
+                score = torch.where(broken.reshape(broken.shape[0], -1).any(-1), math.inf, score)
+        return score
+
+    def _answers(self, leaves: list[Any]) -> list[tuple[int, Tensor]]:
+        """(number, tensor) of the outputs that have a row for each row."""
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return [(k, t) for k, t in enumerate(tensors) if k < len(self._known) and self._known[k] and t.ndim]
+
+    def _replaced(
+        self, leaves: list[Any], score: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Any]:
+        others: list[Any] = []
+        if self.fallback is not None:
+            others = output_tensors(self.fallback(*args, **kwargs))
+        made = list(leaves)
+        places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        for number, leaf in self._answers(leaves):
+            other = others[number] if others else getattr(self, f"answer_{number}").to(leaf.dtype)
+            inside = (score <= 1.0).reshape(-1, *(1,) * (leaf.ndim - 1))
+            made[places[number]] = torch.where(inside, leaf, other)
+        return made
+
+    def _count(self, given: dict[str, Any], score: Tensor) -> None:
+        if not self.counting:
+            return
+        counts = self._counts
+        with torch.no_grad():
+            counts["rows"] += len(score)
+            outside = score > 1.0
+            if not bool(outside.any()):
+                counts["worst"] = max(counts["worst"], float(score.max())) if len(score) else counts["worst"]
+                return
+            counts["outside"] += int(outside.sum())
+            counts["worst"] = max(counts["worst"], float(score.max()))
+            counts["not_finite"] += int(torch.isinf(score).sum())
+            for name, limit in self._pairs():
+                each, _ = limit.excesses(given[name][outside])
+                hits = (each > 1.0).sum(0)
+                counts["features"][name] = counts["features"].get(name, 0) + hits
+
+
+def guard(
+    model: nn.Module,
+    data: Any,
+    *,
+    keep: float = 0.99,
+    on_outside: Answer = "flag",
+    fallback: Any = None,
+    certificate: Certificate | str | Path | None = None,
+) -> Guard:
+    """A model that gives (output, score): the score says how far outside its calibration rows an input is.
+
+    Two passes over the inputs and one of the model over the rows: each feature's range, an ellipsoid
+    ‖(x − mean)/deviation‖ ≤ R that holds at least ``keep`` of the rows, and each output's range. The score is the
+    largest excess. It is no detector of meaning: an input may be inside and still be of another kind.
+
+    Parameters
+    ----------
+    model
+        Copied, and put in evaluation mode.
+    data
+        Calibration rows, as for :func:`farfield.repair`.
+    keep
+        Share of the rows that are inside.
+    on_outside
+        ``"flag"``: the model's own answer. ``"cap"``: its answer to the nearest input that was seen, a broken feature
+        at its mean; bounded for every input. ``"fallback"``: another answer; never anything that is not finite.
+    fallback
+        For ``"fallback"``: a number or a row, or a module that is asked instead, with the capped input. The mean
+        prediction by default.
+    certificate
+        Bounds of the model's first output: checked against the model now, and every answer against them; an answer
+        outside has an infinite score.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    >>> rows = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
+    >>> guarded = guard(model, rows, on_outside="fallback")
+    >>> _, score = guarded(torch.stack([rows[0], 1000 * rows[0], torch.full((3,), float("nan"))]))
+    >>> bool(score[0] <= 1), bool(score[1] > 100), float(score[2])
+    (True, True, inf)
+    """
+    if not 0.0 < keep <= 1.0:
+        raise InvalidValueError(f"keep is a share of the rows, in (0, 1], got {keep!r}.")
+    if on_outside not in get_args(Answer):
+        raise InvalidValueError(f"on_outside is one of {', '.join(get_args(Answer))}, got {on_outside!r}.")
+    if fallback is not None and on_outside != "fallback":
+        raise InvalidValueError(f"A fallback is for on_outside='fallback', not {on_outside!r}.")
+    promised = None
+    if certificate is not None:
+        found = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)
+        verify_certificate(model, found)
+        promised = (found.lower.clone(), found.upper.clone())
+    serving = copy.deepcopy(model).eval()
+    batches = Batches(data, serving)
+    seen: dict[str, FeatureStatistics] = {}
+    outputs: list[FeatureStatistics | None] = []
+    for call in batches:
+        for name, tensor in floating(call).items():
+            seen.setdefault(str(name), FeatureStatistics()).add(tensor)
+        rows = len(next(iter(floating(call).values()), ()))
+        for number, tensor in enumerate(output_tensors(run(serving, call))):
+            if number == len(outputs):
+                outputs.append(FeatureStatistics() if _per_row(tensor, rows) else None)
+            if (one := outputs[number]) is not None:
+                one.add(tensor)
+    if not seen:
+        raise InvalidValueError("A guard watches real-valued inputs, and data holds none.")
+    sizes = {name: UpperQuantile() for name in seen}
+    likes: dict[str, Tensor] = {}
+    for call in batches:
+        for key, tensor in floating(call).items():
+            name = str(key)
+            likes.setdefault(name, tensor)
+            away = (tensor.double() - seen[name].mean) / scale_of(seen[name])
+            size = torch.linalg.vector_norm(away, 2, cap_axes(tensor))
+            sizes[name].add(size.reshape(len(size), -1).amax(-1))
+    share = 1.0 - (1.0 - keep) / len(seen)
+    limits = {name: InputLimits(seen[name], sizes[name], share, likes[name]) for name in seen}
+    return Guard(serving, limits, outputs, on_outside, fallback, promised).eval()
+
+
+def _per_row(tensor: Tensor, rows: int) -> bool:
+    return tensor.is_floating_point() and tensor.ndim >= 1 and len(tensor) == rows

@@ -1,0 +1,281 @@
+"""A guard: nothing inside changes, everything outside is told, nothing that comes in makes nonsense come out."""
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import farfield as ff
+from farfield.errors import FarfieldError, InvalidValueError
+from farfield.monitor import GuardSummary, guard
+
+INF, NAN = math.inf, math.nan
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 2)).to(dtype).eval()
+
+
+def rows(count=2000, dtype=torch.float32):
+    draws = torch.randn(count, 5, generator=torch.Generator().manual_seed(1))
+    return (draws * torch.tensor([1.0, 10.0, 0.1, 1.0, 5.0]) + 3).to(dtype)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("answer", ["flag", "cap", "fallback"])
+@pytest.mark.parametrize("keep", [0.9, 0.99, 1.0])
+def test_inside_nothing_changes(answer, keep):
+    model, x = network(), rows()
+    output, score = guard(model, x, keep=keep, on_outside=answer)(x)
+    inside = score <= 1
+    assert torch.equal(output[inside], model(x)[inside])
+    assert keep <= float(inside.double().mean()) <= keep + 2e-3
+
+
+HOSTILE = [
+    0.0,
+    -0.0,
+    1e-45,
+    1e-38,
+    1.0,
+    -3.0,
+    100.0,
+    1e10,
+    -1e30,
+    3e38,
+    -3.4e38,
+    INF,
+    -INF,
+    NAN,
+    2**31,
+    -(2**63),
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("answer", ["cap", "fallback"])
+def test_whatever_comes_in_numbers_come_out(answer):
+    model, x = network(), rows()
+    guarded = guard(model, x, on_outside=answer)
+    draws = torch.Generator().manual_seed(2)
+    picked = torch.tensor(HOSTILE)[torch.randint(len(HOSTILE), (20_000, 5), generator=draws)]
+    usual = x[torch.randint(len(x), (20_000,), generator=draws)]
+    mixed = torch.where(torch.rand(20_000, 5, generator=draws) < 0.4, picked, usual)
+    for wild in (picked, mixed):
+        output, score = guarded(wild)
+        assert bool(torch.isfinite(output).all()) and not bool(torch.isnan(score).any())
+        broken = ~torch.isfinite(wild).all(1)
+        assert bool(torch.isinf(score[broken]).all())
+        inside = score <= 1
+        assert torch.equal(output[inside], model(wild)[inside])
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_million_hostile_rows():
+    model, x = network(), rows()
+    guarded = guard(model, x, on_outside="fallback")
+    draws = torch.Generator().manual_seed(3)
+    for _ in range(20):
+        picked = torch.tensor(HOSTILE)[torch.randint(len(HOSTILE), (50_000, 5), generator=draws)]
+        usual = x[torch.randint(len(x), (50_000,), generator=draws)]
+        wild = torch.where(torch.rand(50_000, 5, generator=draws) < 0.3, picked, usual)
+        output, score = guarded(wild)
+        assert bool(torch.isfinite(output).all()) and not bool(torch.isnan(score).any())
+        assert torch.equal(output[score <= 1], model(wild)[score <= 1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "given", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool]
+)
+def test_another_type_is_taken(given):
+    guarded = guard(network(), rows(), on_outside="fallback")
+    x = (100 * torch.randn(50, 5, generator=torch.Generator().manual_seed(4))).to(given)
+    output, _ = guarded(x)
+    assert output.dtype == torch.float32 and bool(torch.isfinite(output).all())
+    assert bool(torch.isinf(guarded(torch.full((1, 5), 1e300, dtype=torch.float64))[1]).all())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_models_of_other_types(dtype):
+    model, x = network(dtype), rows(dtype=dtype)
+    guarded = guard(model, x, on_outside="cap")
+    output, score = guarded(x)
+    inside = score <= 1
+    assert float(inside.double().mean()) >= 0.985
+    assert torch.equal(output[inside], model(x)[inside])
+    far, score = guarded((x.double() * 1e4).to(dtype))
+    assert bool(torch.isfinite(far).all()) and bool((score > 1).all())
+
+
+@torch.no_grad()
+def test_farther_is_more():
+    guarded = guard(network(), rows())
+    scores = [guarded(rows(20) * scale)[1] for scale in (10.0, 100.0, 1e4, 1e8, 1e20)]
+    for near, far in itertools.pairwise(scores):
+        assert bool((far > near).all())
+
+
+@torch.no_grad()
+def test_what_is_outside_is_named():
+    guarded = guard(network(), rows())
+    x = rows(6)
+    x[0, 2], x[1, 4], x[2, 0] = 50.0, NAN, -INF
+    x[3] = x[3].mean() * 0 + guarded.limits["input_0"].features.high * 0.99  # all at once, none by itself
+    found = guarded.explain(x)
+    assert [e.what for e in found[:4]] == ["0[2]", "0[4]", "0[0]", "size of 0"]
+    assert found[1].score == found[2].score == INF and found[3].score > 1
+    assert "outside (score" in str(found[0]) and "0[2] is 50" in str(found[0])
+    assert "inside" in str(guarded.explain(rows(6)[4:5])[0])
+    torch.testing.assert_close(torch.tensor([e.score for e in found[:4]]), guarded(x)[1][:4])
+
+
+class Several(nn.Module):
+    """An image and a table in; a dictionary, with a number for the whole batch in it, out."""
+
+    def __init__(self):
+        super().__init__()
+        self.image, self.table = nn.Conv2d(3, 4, 3), nn.Linear(5, 4)
+
+    def forward(self, image, table):
+        h = self.image(image).mean((2, 3)) + self.table(table)
+        return {"value": h, "total": h.sum()}
+
+
+@torch.no_grad()
+def test_several_inputs_and_outputs():
+    torch.manual_seed(0)
+    model = Several().eval()
+    image, table = torch.randn(200, 3, 8, 8), torch.randn(200, 5)
+    guarded = guard(model, (image, table), on_outside="fallback")
+    output, score = guarded(image, table)
+    assert float((score <= 1).double().mean()) >= 0.99
+    assert torch.equal(output["value"][score <= 1], model(image, table)["value"][score <= 1])
+    image[0, 1, 2, 3] = NAN
+    table[1] *= 1e6
+    output, score = guarded(image, table)
+    assert score[0] == INF and score[1] > 100 and bool(torch.isfinite(output["value"]).all())
+    named = guarded.explain(image, table)
+    assert named[0].what == "0[1, 2, 3]" and named[1].what.startswith("1[")
+    by_name = guard(model, {"image": image[2:], "table": table[2:]})
+    assert bool((by_name(table=table[2:9], image=image[2:9])[1] > 0).all())
+
+
+@torch.no_grad()
+def test_tokens():
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()
+    x = torch.randn(300, 6, 8, generator=torch.Generator().manual_seed(5))
+    guarded = guard(encoder, x)
+    output, score = guarded(x)
+    assert output.shape == x.shape and score.shape == (300,) and float((score <= 1).double().mean()) >= 0.98
+    x[0, 3, 2] = 1e5
+    assert guarded.explain(x[:1])[0].what == "0[3, 2]"
+
+
+@torch.no_grad()
+def test_it_is_exported_and_compiled():
+    guarded, x = guard(network(), rows(), on_outside="fallback"), 7 * rows(20)
+    x[3, 1] = NAN
+    wanted = guarded(x)
+    batch = torch.export.Dim("batch", min=2, max=64)
+    exported = torch.export.export(guarded, (rows(8),), dynamic_shapes=({0: batch},)).module()
+    compiled = torch.compile(guarded, backend="eager", fullgraph=True)
+    for twin in (exported, compiled, copy.deepcopy(guarded)):
+        for got, want in zip(twin(x), wanted, strict=True):
+            torch.testing.assert_close(got, want)
+    again = guard(network(), 2 * rows(), on_outside="fallback")
+    again.load_state_dict(guarded.state_dict())
+    for got, want in zip(again(x), wanted, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@torch.no_grad()
+def test_other_answers():
+    model, x = network(), rows()
+    far = 1e5 * x[:3]
+    assert torch.equal(guard(model, x, on_outside="fallback", fallback=7.0)(far)[0], torch.full((3, 2), 7.0))
+    row = torch.tensor([1.0, -1.0])
+    assert torch.equal(guard(model, x, on_outside="fallback", fallback=row)(far)[0], row.expand(3, 2))
+    other = nn.Sequential(nn.Linear(5, 2), nn.Tanh()).eval()
+    output, _ = guard(model, x, on_outside="fallback", fallback=other)(torch.full((3, 5), NAN))
+    assert bool((output.abs() <= 1).all())
+
+
+@torch.no_grad()
+def test_a_certificate_is_held_against_every_answer():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 16), nn.LayerNorm(16), nn.Linear(16, 1)).eval()
+    x = rows()
+    certificate = ff.certify(model, x[:1], time_budget=ff.Budget(steps=200))
+    guarded = guard(model, x, certificate=certificate)
+    assert bool(torch.isfinite(guarded(x)[1]).all())
+    guarded.model[2].weight.mul_(1e4)  # a fault in memory
+    assert bool(torch.isinf(guarded(x)[1]).any())
+    with pytest.raises(FarfieldError):
+        guard(network(), x, certificate=certificate)
+
+
+@torch.no_grad()
+def test_it_counts():
+    guarded = guard(network(), rows())
+    x = rows(10)
+    x[0, 2], x[1, 2], x[2, 3] = 50.0, 60.0, NAN
+    guarded(x)
+    guarded(rows(5)[3:])
+    found = guarded.summary()
+    assert (found.rows, found.outside, found.not_finite, found.worst) == (12, 3, 1, INF)
+    assert found.features == {"0[2]": 2, "0[3]": 1}
+    both = found + GuardSummary(8, 1, 2.0, 0, {"0[1]": 1})
+    assert (both.rows, both.share) == (20, 0.2) and both.features == {"0[2]": 2, "0[3]": 1, "0[1]": 1}
+    assert both.to_dict()["worst"] == "inf" and "4 of 20 rows outside (20.00%)" in str(both)
+    text = both.to_prometheus()
+    assert "farfield_guard_rows_total 20\n" in text and "farfield_guard_worst_score +Inf\n" in text
+    assert 'farfield_guard_feature_outside_total{feature="0[2]"} 2' in text
+    guarded.reset()
+    assert guarded.summary() == GuardSummary()
+    guarded.counting = False
+    guarded(x)
+    assert guarded.summary().rows == 0
+
+
+def test_a_feature_that_never_moved():
+    x = rows()
+    x[:, 1] = 4.0
+    guarded = guard(network(), x)
+    with torch.no_grad():
+        assert float((guarded(x)[1] <= 1).double().mean()) >= 0.99
+        x[0, 1] = 4.5
+        assert guarded(x[:1])[1] > 10
+
+
+def test_wrong_questions_are_named():
+    model, x = network(), rows()
+    with pytest.raises(InvalidValueError, match="keep is a share"):
+        guard(model, x, keep=0.0)
+    with pytest.raises(InvalidValueError, match="flag, cap, fallback"):
+        guard(model, x, on_outside="ignore")
+    with pytest.raises(InvalidValueError, match="is for on_outside='fallback'"):
+        guard(model, x, fallback=0.0)
+    with pytest.raises(InvalidValueError, match="NaN or infinity"):
+        guard(model, torch.full((4, 5), NAN))
+    with pytest.raises(InvalidValueError, match="real-valued"):
+        guard(nn.Embedding(10, 3), torch.zeros(5, 2, dtype=torch.int64))
+
+
+@torch.no_grad()
+def test_capped_it_is_bounded():
+    class Output(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.guard = guard(network(), rows(), on_outside="cap")
+
+        def forward(self, x):
+            return self.guard(x)[0]
+
+    assert ff.audit(Output().eval(), rows(1)).verdict.name == "BOUNDED"
