@@ -139,3 +139,44 @@ def test_rows_there_are_none_of():
             record_isometry(nn.Identity(), draw(4, 9), most_rows=most)
     with pytest.raises(InvalidValueError, match="None of the 1 modules"):
         record_isometry(nn.Identity(), draw(0, 9))
+
+
+def test_rank_and_cosine_by_hand():
+    x = draw(6, 9, seed=3)
+    record = record_isometry(nn.Identity(), x)
+    share = torch.linalg.svdvals(x) ** 2
+    share = share / share.sum()
+    assert float(record.ranks[0]) == pytest.approx(math.exp(-float((share * share.log()).sum())), rel=1e-12)
+    unit = x / x.norm(dim=1, keepdim=True)
+    pairs = [float(unit[i] @ unit[j]) for i in range(6) for j in range(6) if i != j]
+    assert float(record.cosines[0]) == pytest.approx(sum(pairs) / 30, rel=1e-12)
+    record = record_isometry(nn.Identity(), 5 * torch.eye(4, dtype=torch.float64))
+    assert (float(record.gaps[0]), float(record.ranks[0]), float(record.cosines[0])) == (0.0, 4.0, 0.0)
+    same = torch.ones(4, 3) * torch.arange(1.0, 5.0)[:, None]
+    record = record_isometry(nn.Identity(), same)
+    assert math.isinf(record.gaps[0]) and float(record.ranks[0]) == pytest.approx(1.0, abs=1e-10)
+    assert float(record.cosines[0]) == pytest.approx(1.0)
+    assert math.isnan(record_isometry(nn.Identity(), draw(1, 3)).cosines[0])  # no pairs
+    some = draw(4, 5)
+    some[2] = 0
+    assert float(record_isometry(nn.Identity(), some).ranks[0]) < 3.0 + 1e-12
+
+
+def test_padding_is_left_out():
+    """As each text by itself, whatever stands in the padding."""
+    x, mask = draw(3, 6, 5), torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
+    x[mask == 0] = 1e6
+    record = record_isometry(nn.Identity(), x, axis="token", mask=mask)
+    alone = [
+        record_isometry(nn.Identity(), x[i : i + 1, : int(mask[i].sum())], axis="token") for i in range(2)
+    ]
+    alone.append(record_isometry(nn.Identity(), x[2:], axis="token"))
+    for name in ("gaps", "ranks", "cosines"):
+        mean = sum(float(getattr(one, name)[0]) for one in alone) / 3
+        assert float(getattr(record, name)[0]) == pytest.approx(mean, rel=1e-12)
+    assert record.rows == (6,)
+    for wrong in (torch.ones(3, 6, 1), torch.zeros(3, 6)):
+        with pytest.raises(InvalidValueError, match="mask is for tokens"):
+            record_isometry(nn.Identity(), x, axis="token", mask=wrong)
+    with pytest.raises(InvalidValueError, match="mask is for tokens"):
+        record_isometry(nn.Identity(), x, mask=mask)

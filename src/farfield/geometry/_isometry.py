@@ -76,6 +76,31 @@ def _relative(matrix: Tensor) -> Tensor:
     return scaled / mean
 
 
+def relative_spectrum(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues of a Gram matrix over their mean, what they exceed one by, and which can't be told from zero."""
+    check_gram(matrix)
+    n = matrix.shape[-1]
+    relative = _relative(matrix)
+    eye = torch.eye(n, dtype=relative.dtype, device=relative.device)
+    # Near the identity, eigenvalues of the difference: absolute errors are then of its size, not of one.
+    near = (relative.detach() - eye).abs().sum(-1).amax(-1)[..., None] < 0.5
+    values = torch.linalg.eigvalsh(relative - near[..., None] * eye)
+    ratio, excess = torch.where(near, values + 1.0, values), torch.where(near, values, values - 1.0)
+    with torch.no_grad():
+        smallest, largest = ratio.amin(-1), ratio.abs().amax(-1)
+        epsilon = torch.finfo(ratio.dtype).eps
+        if bool((smallest < -(epsilon**0.5) * largest).any()):
+            _refuse_indefinite(smallest, largest)
+        dead = ratio <= n * epsilon * largest[..., None]
+    return ratio, excess, dead
+
+
+def gap_of_spectrum(ratio: Tensor, excess: Tensor, dead: Tensor) -> Tensor:
+    """The isometry gap from what :func:`relative_spectrum` gives; ∞ where an eigenvalue is zero."""
+    gap = log_ratio_of_means(torch.where(dead, 1.0, ratio), torch.where(dead, 0.0, excess))
+    return torch.where(dead.any(-1), torch.inf, gap)
+
+
 def isometry_gap(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
     r"""−log of the isometry of a positive semi-definite matrix: 0 for c·I, ∞ for a singular one.
 
@@ -109,22 +134,7 @@ def isometry_gap(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]
     >>> float(isometry_gap(torch.ones(4, 4)))
     inf
     """
-    check_gram(matrix)
-    n = matrix.shape[-1]
-    relative = _relative(matrix)
-    eye = torch.eye(n, dtype=relative.dtype, device=relative.device)
-    # Near the identity, eigenvalues of the difference: absolute errors are then of its size, not of one.
-    near = (relative.detach() - eye).abs().sum(-1).amax(-1)[..., None] < 0.5
-    values = torch.linalg.eigvalsh(relative - near[..., None] * eye)
-    ratio, excess = torch.where(near, values + 1.0, values), torch.where(near, values, values - 1.0)
-    with torch.no_grad():
-        smallest, largest = ratio.amin(-1), ratio.abs().amax(-1)
-        epsilon = torch.finfo(ratio.dtype).eps
-        if bool((smallest < -(epsilon**0.5) * largest).any()):
-            _refuse_indefinite(smallest, largest)
-        dead = ratio <= n * epsilon * largest[..., None]
-    gap = log_ratio_of_means(torch.where(dead, 1.0, ratio), torch.where(dead, 0.0, excess))
-    return torch.where(dead.any(-1), torch.inf, gap)
+    return gap_of_spectrum(*relative_spectrum(matrix))
 
 
 def isometry(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:

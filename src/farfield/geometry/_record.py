@@ -1,20 +1,22 @@
-"""The isometry gap at every layer of a network, in one pass."""
+"""Isometry gap, rank and alignment of the rows at every layer of a network, in one pass."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from farfield.errors import InvalidValueError
-from farfield.geometry._isometry import isometry_gap
+from farfield.geometry._isometry import gap_of_spectrum, relative_spectrum
 
 __all__ = ["IsometryRecord", "record_isometry"]
 
+_Shape: TypeAlias = tuple[float, float, float]
+_UNUSABLE: _Shape = (float("nan"), float("nan"), float("nan"))
 _PIECE = 2**22
 """Numbers of an activation that are converted to float64 at once: 32 MB."""
 
@@ -33,13 +35,21 @@ class IsometryRecord:
         −log isometry of the Gram matrix of each output, float64; the mean over sequences where tokens are compared.
         ∞ for a singular matrix, NaN where an output was not finite or zero.
     rows
-        How many samples, or tokens, each matrix compares.
+        How many samples, or tokens, each matrix compares; the longest sequence's where a mask leaves some out.
+    ranks
+        exp(−Σ p log p) with p the eigenvalues over their sum: in how many directions the rows spread, from 1 to
+        ``rows``. Means and NaN as for the gaps, in all three.
+    cosines
+        The mean cosine between two different rows: near 1 where all rows point the same way, whatever their sizes.
+        NaN for one row.
     """
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     gaps: Tensor
     rows: tuple[int, ...]
+    ranks: Tensor
+    cosines: Tensor
 
 
 def record_isometry(
@@ -49,6 +59,7 @@ def record_isometry(
     layers: type[nn.Module] | tuple[type[nn.Module], ...] | str | Iterable[str] | None = None,
     axis: Literal["sample", "token"] = "sample",
     most_rows: int | None = None,
+    mask: Tensor | None = None,
 ) -> IsometryRecord:
     r"""Run a model once and say how close to orthogonal its representation is after every layer.
 
@@ -69,9 +80,11 @@ def record_isometry(
     axis
         ``"sample"``: rows are the samples, all else is flattened, and modules whose output has another first axis are
         passed over. ``"token"``: outputs of shape (samples, tokens, features), a matrix of tokens for each sample.
-        Padding counts as tokens: give texts of different lengths one at a time.
+        Padding counts as tokens unless ``mask`` says what it is.
     most_rows
         Compare only the first so many rows, at least one.
+    mask
+        For tokens: (samples, tokens), non-zero for tokens and 0 for padding, as tokenizers' ``attention_mask``.
 
     Returns
     -------
@@ -93,15 +106,26 @@ def record_isometry(
         raise InvalidValueError(f"Rows are compared along the axis 'sample' or 'token', got {axis!r}.")
     if most_rows is not None and most_rows < 1:
         raise InvalidValueError(f"A Gram matrix has one row or more, got most_rows={most_rows}.")
+    if mask is not None and (axis != "token" or mask.ndim != 2 or not bool(mask.any(1).all())):
+        raise InvalidValueError(
+            f"A mask is for tokens: axis='token', shape (samples, tokens), a token in every sample; got "
+            f"axis={axis!r} and shape {tuple(mask.shape)}."
+        )
     arguments, keywords = _arguments(batch)
     count = _count(arguments, keywords)
-    found: list[tuple[str, str, float, int]] = []
+    found: list[tuple[str, str, int, _Shape]] = []
 
     def look(name: str, module: nn.Module, _: Any, output: Any) -> None:
         rows = _rows(output, axis, count)
-        if rows is not None:
-            rows = rows if most_rows is None else rows[:, :most_rows]
-            found.append((name, type(module).__name__, _gap(rows), rows.shape[1]))
+        if rows is None or (mask is not None and rows.shape[:2] != mask.shape):
+            return
+        chosen = (
+            list(rows)
+            if mask is None
+            else [x[m.to(x.device).bool()] for x, m in zip(rows, mask, strict=True)]
+        )
+        chosen = [x[:most_rows] for x in chosen]
+        found.append((name, type(module).__name__, max(map(len, chosen)), _shape(chosen)))
 
     handles = [
         module.register_forward_hook(functools.partial(look, name)) for name, module in _chosen(model, layers)
@@ -117,8 +141,9 @@ def record_isometry(
             f"None of the {len(handles)} modules gave rows to compare along the axis {axis!r}: samples need a first "
             "axis as long as the batch, tokens an output of shape (samples, tokens, features)."
         )
-    names, kinds, gaps, sizes = zip(*found, strict=True)
-    return IsometryRecord(names, kinds, torch.tensor(gaps, dtype=torch.float64), sizes)
+    names, kinds, sizes, shapes = zip(*found, strict=True)
+    gaps, ranks, cosines = torch.tensor(shapes, dtype=torch.float64).unbind(-1)
+    return IsometryRecord(names, kinds, gaps, sizes, ranks, cosines)
 
 
 def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -165,14 +190,14 @@ def _rows(output: Any, axis: str, count: int | None) -> Tensor | None:
     return output.reshape(1, len(output), -1) if output.ndim > 1 and len(output) == count else None
 
 
-def _gap(rows: Tensor) -> float:
-    """The mean over matrices of the gap of X Xᵀ, in float64, features piece by piece."""
-    gaps = []
-    for x in rows:
+def _shape(matrices: list[Tensor]) -> _Shape:
+    """The means over matrices X of gap, rank and cosine of X Xᵀ, in float64, features piece by piece."""
+    found: list[_Shape] = []
+    for x in matrices:
         step = max(1, _PIECE // len(x))
         low, high = x.aminmax()
         largest = max(-float(low), float(high))
-        # The gap has no units: only where squares would leave float64's range.
+        # None of the three has units: only where squares would leave float64's range.
         unit = 1.0 if 1e-140 < largest < 1e140 or not 0 < largest < float("inf") else largest
         gram = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
         for start in range(0, x.shape[1], step):
@@ -180,5 +205,23 @@ def _gap(rows: Tensor) -> float:
             piece = piece if unit == 1.0 else piece / unit
             gram.addmm_(piece, piece.mT)
         usable = bool(torch.isfinite(gram).all()) and bool(gram.any())
-        gaps.append(float(isometry_gap(gram)) if usable else float("nan"))
-    return sum(gaps) / len(gaps)
+        if not usable:
+            found.append(_UNUSABLE)
+            continue
+        ratio, excess, dead = relative_spectrum(gram)
+        share = ratio.clamp_min(0.0) / ratio.clamp_min(0.0).sum()
+        spread = torch.exp(-torch.special.xlogy(share, share).sum())
+        found.append((float(gap_of_spectrum(ratio, excess, dead)), float(spread), _mean_cosine(gram)))
+    gap, rank, cosine = (sum(values) / len(found) for values in zip(*found, strict=True))
+    return gap, rank, cosine
+
+
+def _mean_cosine(gram: Tensor) -> float:
+    """Over pairs of different rows; a row of zeros counts as at right angles to all others."""
+    n = len(gram)
+    if n == 1:
+        return float("nan")
+    length = gram.diagonal().clamp_min(0.0).sqrt()
+    unit = torch.where(length > 0, 1.0 / length, 0.0)
+    cosine = gram * unit[:, None] * unit
+    return float((cosine.sum() - cosine.diagonal().sum()) / (n * (n - 1)))

@@ -1,8 +1,10 @@
-"""Watch a model in use and in training.
+"""TrainingRecord a model in use and in training.
 
 Holds: ``guard`` (a model that says with every answer how far outside its calibration rows the question was) and what
-it counts; ``FarFieldMonitor`` (where the far field of a model in training is heading).
-May import: calibration, certify, errors, growth, nn.
+it counts; ``FarFieldMonitor``, ``IsometryMonitor``, ``TangentMonitor`` (where a model in training is heading), and
+``watch``, which puts them on a training loop. In ``lightning``, ``transformers`` and ``stable_baselines3`` the
+callbacks of those libraries.
+May import: calibration, certify, errors, geometry, growth, nn, ntk.
 Never: decides what an input means; it knows ranges, sizes and directions.
 """
 
@@ -10,7 +12,22 @@ from __future__ import annotations
 
 from farfield.monitor._far_field import FarFieldMonitor
 from farfield.monitor._guard import Guard, guard
+from farfield.monitor._isometry import IsometryMonitor
 from farfield.monitor._limits import Excess
+from farfield.monitor._looks import Monitor
 from farfield.monitor._summary import GuardSummary
+from farfield.monitor._tangent import TangentMonitor
+from farfield.monitor._watch import TrainingRecord, watch
 
-__all__ = ["Excess", "FarFieldMonitor", "Guard", "GuardSummary", "guard"]
+__all__ = [
+    "Excess",
+    "FarFieldMonitor",
+    "Guard",
+    "GuardSummary",
+    "IsometryMonitor",
+    "Monitor",
+    "TangentMonitor",
+    "TrainingRecord",
+    "guard",
+    "watch",
+]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,15 +12,16 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield.errors import InvalidValueError
 from farfield.growth import Status, analyse
+from farfield.monitor._looks import Monitor
 
-__all__ = ["FarFieldMonitor", "serving"]
+__all__ = ["FarFieldMonitor"]
 
 FAR = 1e9
 """Slopes are differences over this many data radii, in float64: what is bounded has settled, rounding is 1e-15."""
-DIRECTIONS = 64
+DIRECTIONS = 32
 
 
-class FarFieldMonitor:
+class FarFieldMonitor(Monitor):
     r"""The slope at infinity and sizes far out of a model while it trains.
 
     The slope is max over fixed directions u of ‖f(2Ru) − f(Ru)‖∞ / R at R = 10⁹ radii of the example, computed in
@@ -41,7 +40,7 @@ class FarFieldMonitor:
 
     Notes
     -----
-    Cost: one forward pass of 4 × 64 rows in float64 every ``every`` steps, and one audit of the structure at the
+    Cost: one forward pass of 4 × 32 rows in float64 every ``every`` steps, and one audit of the structure at the
     start.
 
     Examples
@@ -53,9 +52,7 @@ class FarFieldMonitor:
     """
 
     def __init__(self, model: nn.Module, example: Any, *, every: int = 100) -> None:
-        if every < 1:
-            raise InvalidValueError(f"every is a number of steps, at least 1; got {every!r}.")
-        self.model, self.every = model, every
+        super().__init__(model, every)
         report = analyse(model, example)
         statuses = [v.status for v in report.verdicts if v.input is None]
         self.bounded = all(status is Status.BOUNDED for status in statuses)
@@ -78,16 +75,12 @@ class FarFieldMonitor:
             example,
         )
 
-    def step(self, step: int) -> dict[str, float]:
-        """The scalars at every ``every``-th step, counted from 0; nothing in between."""
-        return self.scalars() if step % self.every == 0 else {}
-
     @torch.no_grad()
-    def scalars(self) -> dict[str, float]:
+    def _look(self) -> dict[str, float]:
         """Slope, degree of growth, largest |f| at 10 and at 1,000 radii of the data, whether it is proved bounded."""
-        radii = [10.0 * self.radius, 1e3 * self.radius, FAR * self.radius, 2 * FAR * self.radius]
-        with serving(self.model):
-            near, far, once, twice = (self._outputs(radius) for radius in radii)
+        state = self._exact_state()
+        radii = [10.0, 1e3, FAR, 2 * FAR]
+        near, far, once, twice = (self._outputs(state, radius * self.radius) for radius in radii)
         sizes = [float(value.abs().max()) for value in (near, far, once, twice)]
         found = {
             "far_field/at_10": sizes[0],
@@ -106,14 +99,24 @@ class FarFieldMonitor:
                 found["far_field/slope"] = found["far_field/degree"] = math.inf
         return found
 
-    def _outputs(self, radius: float) -> Tensor:
-        """Every real-valued output at so far along the directions, (rows, entries)."""
-        state = {
-            name: tensor.detach().double() if tensor.is_floating_point() else tensor
+    def _exact_state(self) -> dict[str, Tensor]:
+        """Parameters and buffers in float64, where the model is; in ordinary memory for devices without float64."""
+        return {
+            name: (tensor.detach().cpu() if tensor.device.type == "mps" else tensor.detach()).to(
+                torch.float64 if tensor.is_floating_point() else tensor.dtype
+            )
             for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers())
         }
+
+    def _outputs(self, state: dict[str, Tensor], radius: float) -> Tensor:
+        """Every entry of every real-valued output at so far along the directions."""
+        device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
         given = tree_map(
-            lambda leaf: radius * leaf if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
+            lambda leaf: (
+                (radius * leaf if leaf.is_floating_point() else leaf).to(device)
+                if isinstance(leaf, Tensor)
+                else leaf
+            ),
             self._directions,
         )
         args, kwargs = (
@@ -129,17 +132,3 @@ def _first(leaf: Any) -> Any:
     if isinstance(leaf, Tensor) and leaf.ndim:
         return leaf[:1].expand(DIRECTIONS, *leaf.shape[1:])
     return leaf
-
-
-@contextmanager
-def serving(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; afterwards every module's mode and torch's random numbers are as they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    state = torch.get_rng_state()
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        torch.set_rng_state(state)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from farfield.calibration import FeatureStatistics, UpperQuantile, cap_axes
 from farfield.nn import FeatureClamp, NormCap
 
-__all__ = ["Excess", "InputLimits"]
+__all__ = ["Excess", "InputLimits", "scale_of"]
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,26 @@ class InputLimits(nn.Module):
         A batch: its type and number of axes.
     """
 
+    above: Tensor
+    below: Tensor
+    unit: Tensor
+
     def __init__(self, seen: FeatureStatistics, sizes: UpperQuantile, keep: float, like: Tensor) -> None:
         super().__init__()
-        dtype, self.axes = like.dtype, cap_axes(like)
-        wide = torch.float32 if dtype.itemsize < 4 else dtype
-        self.dtype = dtype
-        self.features = FeatureClamp(
-            seen.low.to(wide),
-            seen.high.to(wide),
-            center=seen.mean.to(wide).clamp(seen.low.to(wide), seen.high.to(wide)),
-        )
-        weight = 1.0 / scale_of(seen)
-        # A touch wider: rows come again in batches of another size, and in the model's own type.
-        radius = max(sizes.at_least(keep) * (1.0 + 1e-5), 1e-30)
-        self.size = NormCap(radius, center=seen.mean.to(wide), weight=weight.to(wide), axes=self.axes)
+        self.dtype, self.axes = like.dtype, cap_axes(like)
+        wide = torch.float32 if self.dtype.itemsize < 4 else self.dtype
+        low, high = seen.low.to(wide), seen.high.to(wide)
+        center, weight = seen.mean.to(wide).clamp(low, high), (1.0 / scale_of(seen)).to(wide)
+        self.features = FeatureClamp(low, high, center=center)
+        # A touch wider: rows come again in batches of another size, and in the model's own type. The cap a touch
+        # wider still, so that what has a score of at most 1 is not moved by a rounding.
+        radius = max(sizes.at_least(keep), 1e-30)
+        self.radius = radius * (1.0 + 1e-5)
+        self.size = NormCap(radius * (1.0 + 3e-5), center=center, weight=weight, axes=self.axes)
+        tiny = torch.finfo(wide).tiny
+        self.register_buffer("above", 1.0 / (high - center).clamp_min(tiny))
+        self.register_buffer("below", -1.0 / (center - low).clamp_min(tiny))
+        self.register_buffer("unit", weight / self.radius)
 
     def typed(self, x: Tensor) -> Tensor:
         """In the type that the model was calibrated with."""
@@ -79,16 +85,24 @@ class InputLimits(nn.Module):
 
     def excesses(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(rows, features) and (rows,): how far outside each feature is, and all together; ∞ for NaN and ∞."""
-        x = x.float() if x.dtype.itemsize < 4 else x
-        each = torch.where(torch.isfinite(x), self.features.excess(x), math.inf)
-        together = self.size.excess(x)
-        together = torch.where(torch.isnan(together), math.inf, together)
-        return each.flatten(1), together.reshape(x.shape[0], -1).amax(-1)
+        each, inside, together = self._parts(x)
+        return _told(each, inside).flatten(1), together
 
     def forward(self, x: Tensor) -> Tensor:
-        """The score of each row."""
-        each, together = self.excesses(x)
-        return torch.maximum(each.amax(-1), together)
+        """The score of each row: the largest excess, in as few passes over the input as it takes."""
+        each, inside, together = self._parts(x)
+        return torch.maximum(_told(each.flatten(1).amax(-1), inside.flatten(1).all(-1)), together)
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(|x − center| over the distance to that limit, whether x lies within, the size over the radius)."""
+        x = x.float() if x.dtype.itemsize < 4 else x
+        away = x - self.features.center
+        each = torch.maximum(away * self.above, away * self.below)
+        inside = x.clamp(self.features.low, self.features.high) == x
+        # In float64, where squares of float32 don't overflow.
+        together = torch.linalg.vector_norm(away * self.unit, 2, self.axes, dtype=torch.float64).to(x.dtype)
+        together = together.reshape(x.shape[0], -1).amax(-1)
+        return each, inside, torch.where(torch.isnan(together), math.inf, together)
 
     def explain(self, x: Tensor, name: str) -> list[Excess]:
         """The largest excess of each row, and whose it is."""
@@ -109,12 +123,16 @@ class InputLimits(nn.Module):
                 float(high[k]),
             )
             if float(together[row]) > one.score:
-                radius = float(self.size.radius)
-                one = Excess(
-                    row, float(together[row]), f"size of {name}", float(together[row]) * radius, 0.0, radius
-                )
+                size = float(together[row])
+                one = Excess(row, size, f"size of {name}", size * self.radius, 0.0, self.radius)
             found.append(one)
         return found
+
+
+def _told(excess: Tensor, inside: Tensor) -> Tensor:
+    """An excess that is at most 1 just where the value lies within its limits; ∞ for NaN."""
+    told = torch.where(inside, excess.clamp(max=1.0), excess.clamp(min=1.0 + torch.finfo(excess.dtype).eps))
+    return torch.where(torch.isnan(told), math.inf, told)
 
 
 def scale_of(seen: FeatureStatistics) -> Tensor:

@@ -1,0 +1,89 @@
+"""Whether the representation of a model in training collapses, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from farfield.geometry import record_isometry
+from farfield.monitor._looks import Monitor
+
+__all__ = ["IsometryMonitor"]
+
+
+class IsometryMonitor(Monitor):
+    r"""How close to orthogonal the rows of a batch are after every layer, while the model trains.
+
+    For each layer three numbers of the Gram matrix G of its outputs: ``isometry/gap/<layer>`` is −log of the
+    isometry (0 for orthogonal rows of one length, ∞ where rows depend on each other), ``isometry/rank/<layer>`` the
+    effective rank exp(−Σ p log p) of its spectrum, ``isometry/collapse/<layer>`` the mean cosine between different
+    rows (1: all point the same way). ``isometry/collapse`` is the largest over layers.
+
+    Parameters
+    ----------
+    model
+        The module as it trains; its mode, its hooks and torch's random numbers are as they were.
+    batch, layers, axis, mask
+        As for :func:`farfield.geometry.record_isometry`; of a mapping with ``attention_mask`` the mask is taken from
+        there when tokens are compared.
+    every
+        Steps between looks.
+    most_rows
+        Rows, or tokens of a text, that are compared: the first so many.
+
+    Notes
+    -----
+    Cost: one forward pass of the batch, and n²·d + O(n³) operations a layer, n = ``most_rows``.
+
+    References
+    ----------
+    [P2] §3; Roy and Vetterli 2007 for the effective rank.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 64, bias=False))
+    >>> watch = IsometryMonitor(model, torch.randn(16, 8), every=50)
+    >>> sorted(watch.step(0))[:2]
+    ['isometry/collapse', 'isometry/collapse/0']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Any,
+        *,
+        every: int = 100,
+        layers: type[nn.Module] | tuple[type[nn.Module], ...] | str | Iterable[str] | None = None,
+        axis: Literal["sample", "token"] = "sample",
+        mask: Tensor | None = None,
+        most_rows: int = 32,
+    ) -> None:
+        super().__init__(model, every)
+        self._batch, self._axis, self._most = batch, axis, most_rows
+        self._layers: Any = layers if layers is None or isinstance(layers, (type, str)) else tuple(layers)
+        if mask is None and axis == "token" and isinstance(batch, Mapping) and "attention_mask" in batch:
+            mask = batch["attention_mask"]
+        self._mask = mask
+
+    def _look(self) -> dict[str, float]:
+        record = record_isometry(
+            self.model,
+            self._batch,
+            layers=self._layers,
+            axis=self._axis,
+            most_rows=self._most,
+            mask=self._mask,
+        )
+        found: dict[str, float] = {}
+        seen: dict[str, int] = {}
+        for number, name in enumerate(record.names):
+            seen[name] = seen.get(name, 0) + 1
+            label = name if seen[name] == 1 else f"{name}#{seen[name]}"  # a module that is called again
+            found[f"isometry/gap/{label}"] = float(record.gaps[number])
+            found[f"isometry/rank/{label}"] = float(record.ranks[number])
+            found[f"isometry/collapse/{label}"] = float(record.cosines[number])
+        found["isometry/collapse"] = float(record.cosines.max())
+        return found
