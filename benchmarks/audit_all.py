@@ -28,6 +28,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 60.0
 """Seconds for one model: what the endless one costs."""
+MEMORY = "1GB"
+"""For one model, beyond what a worker has: ample for a few thousand weights. To fill it takes time too."""
 
 
 def run(place: Path, registry: str, out: str, *words: str) -> tuple[int, float, str]:
@@ -47,7 +49,7 @@ def measure(
     count = round(hostile * models) or len(kinds)
     expected, failures = zoo.write_checkpoints(place, models, [kinds[k % len(kinds)] for k in range(count)])
     written = time.perf_counter() - begun
-    words = ("--workers", str(workers), "--time-limit", f"{limit:g}", "--memory-limit", "4GB")
+    words = ("--workers", str(workers), "--time-limit", f"{limit:g}", "--memory-limit", MEMORY)
     registry = place / "models" / "registry.jsonl"
     good = [line for line in registry.read_text().splitlines() if json.loads(line)["path"] in expected]
     (place / "models" / "good.jsonl").write_text("\n".join(good) + "\n", encoding="utf-8")

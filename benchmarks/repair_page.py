@@ -136,6 +136,35 @@ def control(folder: Path) -> str | None:
     return "\n".join(rows)
 
 
+def shipped(folder: Path) -> str | None:
+    record = _record(folder, "shipped")
+    if record is None:
+        return None
+    rows: list[str] = []
+    if "heads" in record:
+        rows += [
+            "| age heads on frozen features | R² like the training faces | R² on the others | worst error, years |"
+        ]
+        rows += ["|---|---|---|---|"]
+        rows += [
+            f"| {name} | {part['id']:.3f} | {part['ood']:.3f} | {part['worst']:.0f} |"
+            for name, part in record["heads"].items()
+        ]
+        rows.append("")
+    if record.keys() & {"images", "text"}:
+        rows += [
+            "| model | parameters | numbers added | before | after | rows unchanged | in passes over the rows |"
+        ]
+        rows += ["|---|---|---|---|---|---|---|"]
+    for name, title in (("images", "MobileNetV2, 224 × 224"), ("text", "MiniLM and a head")):
+        if (part := record.get(name)) is not None:
+            rows.append(
+                f"| {title} | {part['parameters']:,} | {part['numbers added']:,} | {part['before']} | "
+                f"{part['after']} | {part['unchanged']:.1%} | {part['passes']:.1f} |"
+            )
+    return "\n".join(rows)
+
+
 def cost(folder: Path) -> str | None:
     record = _record(folder, "cost")
     if record is None:
@@ -157,7 +186,8 @@ def _short(value: Any) -> str:
 
 
 PARTS: dict[str, Callable[[Path], str | None]] = {
-    "tables": tables, "protein": protein, "rollouts": rollouts, "control": control, "cost": cost,
+    "tables": tables, "protein": protein, "rollouts": rollouts, "control": control, "shipped": shipped,
+    "cost": cost,
 }  # fmt: skip
 
 

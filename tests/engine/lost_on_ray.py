@@ -28,7 +28,8 @@ def kill(which):
     running.wait()  # a busy machine takes its time to start a cluster
     print("RUNNING", flush=True)
     session = worker.global_worker.node.get_session_dir_path()
-    for line in subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines():
+    # Whole lines: in a worker of pytest-xdist COLUMNS is 80, and ps cuts them there.
+    for line in subprocess.run(["ps", "-ewwo", "pid,args"], capture_output=True, text=True).stdout.splitlines():
         if which in line.split(" --")[0] and session in line:
             os.kill(int(line.split()[0]), signal.SIGKILL)
 

@@ -54,6 +54,27 @@ def test_a_norm_on_every_path_is_exactly_flat():
     assert found["far_field/slope"] == found["far_field/degree"] == 0.0 and found["far_field/bounded"] == 1.0
 
 
+def test_the_cheap_bound_follows_the_weights():
+    """What plain intervals prove of the model as it stands, not as it stood when the monitor was made."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 16), nn.LayerNorm(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+    watch = FarFieldMonitor(model, torch.randn(8, 3))
+    assert model.training and all(module.training for module in model)
+    first = watch.scalars()["far_field/bound"]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    later = watch.scalars()["far_field/bound"]
+    fresh = FarFieldMonitor(model, torch.randn(8, 3)).scalars()["far_field/bound"]
+    assert later == fresh != first
+    with torch.no_grad():
+        far = model.eval()(torch.randn(2000, 3) * torch.logspace(-3, 6, 2000)[:, None]).abs().max()
+    assert float(far) <= later <= 20 * float(far)
+    model[4] = nn.Linear(16, 2)  # other tensors than those that were captured
+    assert "far_field/bound" not in watch.scalars()
+    assert "far_field/bound" not in FarFieldMonitor(nn.Linear(3, 1), torch.randn(8, 3)).scalars()
+
+
 def test_growth_faster_than_linear_is_told():
     class Square(nn.Module):
         def forward(self, x):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from farfield.errors import InvalidValueError
 from farfield.monitor import FarFieldMonitor, IsometryMonitor, watch
 
 
@@ -55,6 +56,11 @@ def test_an_error_in_the_loop_leaves_no_hook():
         1 / 0  # noqa: B018
     train(model, x, 3)
     assert len(seen.records) == 1
+
+
+def test_nothing_to_look_with_is_named():
+    with pytest.raises(InvalidValueError, match="got neither"), watch(network()):
+        pass
 
 
 @pytest.mark.filterwarnings("ignore")

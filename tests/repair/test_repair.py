@@ -302,6 +302,41 @@ def test_candidates_are_judged_on_rows_marked_as_outside():
     assert "favour the weakest" in str(table) and "as it is" in str(table)
 
 
+def test_candidates_in_the_tail_and_proved():
+    """With targets: the error on the outermost tenth of the rows, by hand; with a budget: what is proved of each."""
+    torch.manual_seed(0)
+    model, rows = plain(), torch.randn(500, 5) * torch.tensor([1.0, 10.0, 0.1, 1.0, 5.0])
+    targets = torch.randn(500, 1)
+    table = compare_repairs(
+        model,
+        rows,
+        targets=targets,
+        methods=["auto", "features"],
+        keeps=[0.99],
+        time_budget=ff.Budget(steps=5),
+    )
+    size = ((rows - rows.mean(0)) / rows.std(0, correction=0)).double().norm(dim=1)
+    outermost = size.argsort(descending=True)
+    for found, changed in (
+        (table.rows[0].tail, table.rows[0].repair.model),
+        (table.tail_before, model),
+    ):
+        with torch.no_grad():
+            off = (changed(rows) - targets).double().square()[outermost, 0]
+        # The limit is known to a bin: a row more or less.
+        near = [float(off[:count].mean().sqrt()) for count in (49, 50, 51)]
+        assert min(abs(found - value) for value in near) < 1e-6 * found
+    proved = table.rows[0].repair.certificate(ff.Budget(steps=5))
+    assert table.rows[0].proved == pytest.approx(float((proved.upper - proved.lower).max()), rel=1e-6)
+    assert (
+        "most likely trained" in str(table)
+        and "proved" in str(table)
+        and "outside" not in str(table).split("\n")[2]
+    )
+    with pytest.raises(InvalidValueError, match="500 rows and 3 targets"):
+        compare_repairs(model, rows, targets=targets[:3], methods=["range"])
+
+
 def test_candidates_without_targets_say_what_they_do_not_know():
     table = compare_repairs(plain(), torch.randn(300, 5), methods=["cap", "norm"], keeps=[0.99], places=["3"])
     assert "not which is best" in str(table)

@@ -1,8 +1,8 @@
 """Rules with stable codes over what growth and geometry find in a model.
 
 Holds: the rules FF001…, the audit that runs them, ``audit_all`` over many checkpoints, ``assert_bounded``.
-May import: certify, data, engine, errors, gaussian, graph, growth, _callable_module, _provenance, _regular_file,
-_target, _text.
+May import: certify, data, engine, errors, gaussian, graph, growth, _budget, _callable_module, _provenance,
+_regular_file, _target, _text.
 Never: renders; its result is plain data.
 """
 

@@ -35,8 +35,10 @@ _PROGRAM = "from farfield.audit._nursery import serve; serve(sys.argv[1], int(sy
 
 def serve(limits: str, number: int) -> None:
     """Fork and end workers until the other end of the socket is closed."""
-    from farfield.audit._worker import main
+    from farfield.audit._worker import main, rehearse
 
+    with contextlib.suppress(Exception):  # a worker that finds nothing prepared is only slower
+        rehearse()
     line = socket.socket(fileno=number)
     living: set[int] = set()
     while True:

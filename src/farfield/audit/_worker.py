@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.export import ExportedProgram
 
+from farfield._budget import Budget
 from farfield._regular_file import UnsafeFileError, open_regular
 from farfield.audit._audit import audit
 from farfield.audit._confine import confine
@@ -30,7 +32,7 @@ from farfield.audit._result import Audit
 from farfield.certify import UnboundedError, certify
 from farfield.growth import Status, Verdict
 
-__all__ = ["main"]
+__all__ = ["main", "rehearse"]
 
 IDLE = 120.0
 """Seconds without a request after which a worker goes; its parent starts another when it has one."""
@@ -67,6 +69,20 @@ def main(limits: str) -> None:
         _reset(request["search"])
         tell({"stage": "load"})
         tell({"done": answer(request, tell)})
+
+
+def rehearse() -> None:
+    """Audit and certify two models of our own, so that all that a first model loads is there before workers fork.
+
+    In the thread that calls it, and no other is left behind.
+    """
+    torch.set_num_threads(1)
+    example = torch.zeros(1, 2)
+    plain = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
+    normed = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.ReLU(), nn.Linear(3, 1)).eval()
+    for model in (plain, normed):
+        audit(model, example, rays=0)
+    certify(normed, example, time_budget=Budget(steps=1))
 
 
 def _read(requests: queue.Queue[str]) -> None:

@@ -7,15 +7,13 @@ import contextlib
 import functools
 import logging
 import os
-import queue
 import socket
 import struct
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError
 
@@ -32,7 +30,6 @@ __all__ = [
     "remote",
 ]
 
-Result = TypeVar("Result")
 _PATIENCE = 120.0
 """Seconds in which the first worker of a cluster may come."""
 _BETWEEN = 1.0
@@ -162,32 +159,6 @@ class Watch:
                 atexit.unregister(self._ray._private.worker.shutdown)
             raise ClusterLostError(f"{gone} {_AGAIN}")
         self._next = time.monotonic() + _BETWEEN
-
-    def during(self, call: Callable[[], Result]) -> Result:
-        """What a call to Ray gives, in a thread of its own, while the cluster is looked at here.
-
-        If its raylet goes in the middle of a call, Ray may never come back from it, whatever the call's timeout.
-        The thread is then left behind; it ends with the process.
-        """
-        box: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                box.put((True, call()))
-            except BaseException as error:  # raised below, in the caller's thread
-                box.put((False, error))
-
-        threading.Thread(target=run, daemon=True).start()
-        while True:
-            try:
-                done, value = box.get(timeout=_BETWEEN)
-            except queue.Empty:
-                self.look()
-                continue
-            if done:
-                result: Result = value
-                return result
-            raise value
 
     def is_there(self) -> bool:
         """Whether it is, as far as can be seen now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -218,7 +217,7 @@ class RayEngine(Engine):
     def _fetched(self, ray: Any, watch: cluster.Watch, reference: Any, name: object) -> Any:
         try:
             _ended(ray, watch, [reference])
-            return watch.during(lambda: ray.get(reference))
+            return ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             # A task's own errors come back as values: the worker did not get so far.
             raise TaskError(
@@ -333,8 +332,8 @@ def _ended(ray: Any, watch: cluster.Watch, references: list[Any]) -> list[Any]:
     ready: list[Any] = []
     while not ready:
         watch.look()
-        ready = watch.during(lambda: ray.wait(references, num_returns=1, timeout=_ALIVE)[0])
-    return list(watch.during(lambda: ray.wait(references, num_returns=len(references), timeout=0)[0]))
+        ready = ray.wait(references, num_returns=1, timeout=_ALIVE)[0]
+    return list(ray.wait(references, num_returns=len(references), timeout=0)[0])
 
 
 def _too_large(said: str) -> str:
@@ -357,8 +356,7 @@ def _settle(ray: Any, watch: cluster.Watch, references: list[Any]) -> None:
     same checkpoint. Not by ray.cancel: if a task ends at that moment, Ray ends this process.
     """
     if references and watch.is_there():
-        with contextlib.suppress(cluster.ClusterLostError):
-            watch.during(lambda: ray.wait(references, num_returns=len(references), timeout=_GRACE))
+        ray.wait(references, num_returns=len(references), timeout=_GRACE)
 
 
 def _name(task: Callable[[Any], Any], item: object) -> object:

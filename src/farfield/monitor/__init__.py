@@ -4,7 +4,7 @@ Holds: ``guard`` (a model that says with every answer how far outside its calibr
 it counts; ``FarFieldMonitor``, ``IsometryMonitor``, ``TangentMonitor`` (where a model in training is heading), and
 ``watch``, which puts them on a training loop. In ``lightning``, ``transformers`` and ``stable_baselines3`` the
 callbacks of those libraries.
-May import: calibration, certify, errors, geometry, growth, nn, ntk.
+May import: calibration, certify, errors, geometry, graph, growth, nn, ntk.
 Never: decides what an input means; it knows ranges, sizes and directions.
 """
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
-from farfield.errors import InvalidValueError
+from farfield.certify.intervals import propagate
+from farfield.errors import FarfieldError, InvalidValueError
+from farfield.graph import Program, capture
 from farfield.growth import Status, analyse
 from farfield.monitor._looks import Monitor
 
@@ -26,7 +28,9 @@ class FarFieldMonitor(Monitor):
 
     The slope is max over fixed directions u of ‖f(2Ru) − f(Ru)‖∞ / R at R = 10⁹ radii of the example, computed in
     float64 by one forward pass: the limit for a network of piecewise linear parts, to rounding. Where the structure
-    is proved bounded when the monitor is made (a norm on every path), it is exactly 0.
+    is proved bounded when the monitor is made (a norm on every path), it is exactly 0, and ``far_field/bound`` is a
+    bound of |f| for every input, by plain intervals, where they give one: wide, but a proof; see
+    :func:`farfield.certify` for a tight one.
 
     Parameters
     ----------
@@ -64,6 +68,7 @@ class FarFieldMonitor(Monitor):
         self.radius = (
             math.sqrt(sum(float(t.double().flatten(1).norm(dim=1).max()) ** 2 for t in inputs)) or 1.0
         )
+        self._program = _bounded_program(model, example) if self.bounded else None
         draws = torch.Generator().manual_seed(0)
         made = [torch.randn(DIRECTIONS, *t.shape[1:], generator=draws, dtype=torch.float64) for t in inputs]
         length = torch.stack([m.flatten(1).square().sum(1) for m in made]).sum(0).sqrt()
@@ -89,6 +94,8 @@ class FarFieldMonitor(Monitor):
             "far_field/slope": 0.0,
             "far_field/degree": 0.0,
         }
+        if self._program is not None and _shares(self.model, self._program):
+            found["far_field/bound"] = _interval_bound(self._program)
         if not self.bounded:
             found["far_field/slope"] = float((twice - once).abs().max()) / (FAR * self.radius)
             growing = sizes[3] > 1.5 * sizes[2] > 0
@@ -125,6 +132,41 @@ class FarFieldMonitor(Monitor):
         result = functional_call(self.model, state, args, kwargs)
         leaves = [t for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_floating_point()]
         return torch.cat([leaf.reshape(-1).double() for leaf in leaves])
+
+
+def _bounded_program(model: nn.Module, example: Any) -> Program | None:
+    """The model's program on one row, if its constants are the model's own tensors and intervals bound it."""
+    one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) and leaf.ndim else leaf, example)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        program = capture(model.eval(), one, dynamic_batch=False)
+        if not _shares(model, program):
+            return None
+        return program if math.isfinite(_interval_bound(program)) else None
+    except FarfieldError:
+        return None
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _shares(model: nn.Module, program: Program) -> bool:
+    """Whether the program's constants are the model's tensors as they are; what was folded keeps older weights."""
+    own = {name: t.data_ptr() for name, t in (*model.named_parameters(), *model.named_buffers())}
+    return all(
+        own.get(name) == program.constants[node].data_ptr() for node, name in program.constant_names.items()
+    )
+
+
+def _interval_bound(program: Program) -> float:
+    """The largest |output| that plain intervals leave possible, for every input."""
+    bounds = propagate(program, keep=program.outputs)
+    found = 0.0
+    for name in program.outputs:
+        value = bounds[name]
+        for one in value if isinstance(value, tuple) else (value,):
+            found = max(found, -float(one.lo.min()), float(one.hi.max()))
+    return found
 
 
 def _first(leaf: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from farfield.errors import InvalidValueError
 from farfield.monitor._far_field import FarFieldMonitor
 from farfield.monitor._looks import Monitor
 
@@ -82,6 +83,10 @@ def watch(
     >>> [step for step, _ in seen.records]
     [0, 5, 10]
     """
+    if example is None and not monitors:
+        raise InvalidValueError(
+            "watch looks with a batch of inputs as example, or with monitors; got neither."
+        )
     looking = list(monitors) or [FarFieldMonitor(model, example, every=every)]
     own = {id(parameter) for parameter in model.parameters()}
     seen, steps = TrainingRecord(), 0

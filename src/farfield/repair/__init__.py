@@ -2,7 +2,7 @@
 
 Holds: ``repair``, what it puts where (minimum cut), how much (streamed statistics, one budget of unchanged rows), and
 what changed.
-May import: audit, calibration, certify, errors, graph, growth, nn, report, _callable_module.
+May import: audit, calibration, certify, errors, graph, growth, nn, report, _budget, _callable_module.
 Never: changes the model it is given.
 """
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from farfield.calibration import Batches, output_tensors, rows_of, run
+from farfield._budget import Budget
+from farfield.calibration import (
+    Batches,
+    Call,
+    FeatureStatistics,
+    UpperQuantile,
+    floating,
+    output_tensors,
+    rows_of,
+    run,
+)
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.repair._repair import Method, Repair, repair
 
@@ -18,6 +29,10 @@ __all__ = ["Candidate", "Candidates", "compare_repairs"]
 _JUDGED = (
     "Errors outside are on the rows you marked. If the model was trained on them, they favour the weakest repair: it "
     "already fits them."
+)
+_TAILS = (
+    "Errors in the tail are on the tenth of your own rows that lies farthest out. The model was most likely trained "
+    "on them, so they favour the weakest repair; they say what a repair costs there, not what it gains beyond."
 )
 _NOT_JUDGED = (
     "No rows were marked as outside, so this says what each repair changes, not which is best; the default is the "
@@ -43,6 +58,10 @@ class Candidate:
         Largest |output| at a million times the rows, and with the worst single feature broken.
     outside
         Root mean squared error on the rows marked as outside; nan without them.
+    tail
+        The same on the tenth of the calibration rows that lies farthest out; nan without targets.
+    proved
+        Width of the certified range of the outputs, the widest one; nan if none was asked for.
     repair
         The repair itself.
     """
@@ -56,6 +75,8 @@ class Candidate:
     far: float = math.nan
     broken: float = math.nan
     outside: float = math.nan
+    tail: float = math.nan
+    proved: float = math.nan
     repair: Repair | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,10 +86,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """All of them, and the error of the model as it was on the rows marked as outside."""
+    """All of them, and the errors of the model as it was on the rows marked as outside and in the tail."""
 
     rows: tuple[Candidate, ...]
     outside_before: float
+    tail_before: float = math.nan
 
     @property
     def judged(self) -> bool:
@@ -77,23 +99,25 @@ class Candidates:
 
     def __str__(self) -> str:
         lines = [_JUDGED if self.judged else _NOT_JUDGED]
-        lines.append(_line("method", "at", "keep", "same", "change", "far", "broken", "outside"))
-        if self.judged:
-            lines.append(_line("as it is", "", "", "", "", "", "", f"{self.outside_before:.4g}"))
+        lines += [_TAILS] if not math.isnan(self.tail_before) else []
+        # Columns that nothing was asked of stay away.
+        shown = [
+            name
+            for name in ("largest_change", "far", "broken", "outside", "tail", "proved")
+            if not all(math.isnan(getattr(row, name)) for row in self.rows)
+        ]
+        titles = {"largest_change": "change"}
+        lines.append(_line("method", "at", "keep", "same", *(titles.get(name, name) for name in shown)))
+        before = {"outside": self.outside_before, "tail": self.tail_before}
+        if before.keys() & set(shown):
+            as_it_is = (f"{before[name]:.4g}" if name in before else "" for name in shown)
+            lines.append(_line("as it is", "", "", "", *as_it_is))
         for row in self.rows:
             if row.refused:
                 lines.append(f"{row.method:<9}{row.at:<12}{row.keep:>6} refused: {row.refused}")
                 continue
-            numbers = (row.largest_change, row.far, row.broken, row.outside)
-            lines.append(
-                _line(
-                    row.method,
-                    row.at,
-                    f"{row.keep:g}",
-                    f"{row.unchanged:.2%}",
-                    *(f"{v:.4g}" for v in numbers),
-                )
-            )
+            numbers = (f"{getattr(row, name):.4g}" for name in shown)
+            lines.append(_line(row.method, row.at, f"{row.keep:g}", f"{row.unchanged:.2%}", *numbers))
         return "\n".join(lines)
 
     def best(self) -> Candidate:
@@ -115,6 +139,8 @@ def compare_repairs(
     data: Any,
     *,
     outside: tuple[Any, Tensor] | None = None,
+    targets: Tensor | None = None,
+    time_budget: float | Budget | None = None,
     methods: Sequence[Method] = METHODS,
     places: Sequence[str | Sequence[str]] = ("auto",),
     keeps: Sequence[float] = KEEPS,
@@ -129,6 +155,11 @@ def compare_repairs(
     outside
         Rows away from the data, as the model takes them, and their targets: the error of each repair there. Rows that
         the model was trained on favour the weakest repair; the table's caption says so.
+    targets
+        Of the calibration rows, in their order: the error of each repair on the tenth that lies farthest out, by
+        ‖(x − mean)/deviation‖. The table's caption names the bias.
+    time_budget
+        What a certificate of each repair may cost; none by default.
     methods, places, keeps
         What is tried: names, values of ``at=`` for those that have a cap, and shares.
     progress
@@ -151,21 +182,30 @@ def compare_repairs(
     beyond = None if outside is None else (Batches(outside[0], model), outside[1])
     if beyond is not None and (count := sum(map(rows_of, beyond[0]))) != len(beyond[1]):
         raise InvalidValueError(f"outside has {count} rows and {len(beyond[1])} targets.")
+    own = Batches(data, model)
+    tail = None if targets is None else (own, targets, _farthest(own, len(targets)))
     found = []
     for number, (method, at, keep) in enumerate(wanted, 1):
-        found.append(_candidate(model, data, method, at, keep, beyond))
+        candidate = _candidate(model, data, method, at, keep)
+        if candidate.repair is not None:
+            changed = candidate.repair.model
+            candidate = replace(
+                candidate,
+                outside=math.nan if beyond is None else _error(changed, *beyond),
+                tail=math.nan if tail is None else _error(changed, *tail),
+                proved=math.nan if time_budget is None else _width(candidate.repair, time_budget),
+            )
+        found.append(candidate)
         if progress is not None:
             progress(number, len(wanted))
     before = math.nan if beyond is None else _error(model, *beyond)
-    return Candidates(tuple(found), before)
+    return Candidates(tuple(found), before, math.nan if tail is None else _error(model, *tail))
 
 
 _CAPPED = ("auto", "cap", "soft", "norm")
 
 
-def _candidate(
-    model: nn.Module, data: Any, method: Method, at: Any, keep: float, beyond: tuple[Batches, Tensor] | None
-) -> Candidate:
+def _candidate(model: nn.Module, data: Any, method: Method, at: Any, keep: float) -> Candidate:
     try:
         made = repair(model, data, method=method, at=at, keep=keep)
     except FarfieldError as error:
@@ -180,17 +220,48 @@ def _candidate(
         largest_change=made.change.largest,
         far=far[-1] if far else math.nan,
         broken=max(broken, default=math.nan),
-        outside=math.nan if beyond is None else _error(made.model, *beyond),
         repair=made,
     )
 
 
-def _error(model: nn.Module, rows: Batches, targets: Tensor) -> float:
-    """Root mean squared error of the first output."""
+def _width(made: Repair, time_budget: float | Budget) -> float:
+    certificate = made.certificate(time_budget)
+    return float((certificate.upper - certificate.lower).max())
+
+
+def _farthest(rows: Batches, count: int) -> Callable[[Call], Tensor]:
+    """Which rows of a call are of the tenth that lies farthest out."""
+    seen: dict[int | str, FeatureStatistics] = {}
+    for call in rows:
+        for name, tensor in floating(call).items():
+            seen.setdefault(name, FeatureStatistics()).add(tensor)
+
+    def size(call: Call) -> Tensor:
+        total = torch.zeros(rows_of(call), dtype=torch.float64)
+        for name, tensor in floating(call).items():
+            away = (tensor.double() - seen[name].mean) / seen[name].deviation.clamp_min(1e-12)
+            total += away.reshape(len(away), -1).square().sum(-1)
+        return total.sqrt()
+
+    quantile = UpperQuantile()
+    for call in rows:
+        quantile.add(size(call))
+    if quantile.total != count:
+        raise InvalidValueError(f"data has {quantile.total} rows and {count} targets.")
+    limit = quantile.at_least(0.9)
+    return lambda call: size(call) >= limit
+
+
+def _error(
+    model: nn.Module, rows: Batches, targets: Tensor, chosen: Callable[[Call], Tensor] | None = None
+) -> float:
+    """Root mean squared error of the first output, on the rows that are chosen."""
     total, count, start = 0.0, 0, 0
     for call in rows:
         value = output_tensors(run(model, call))[0]
         wanted = targets[start : start + len(value)].reshape(value.shape)
-        total += float((value.double() - wanted.double()).square().sum())
-        count, start = count + value.numel(), start + len(value)
+        off = (value.double() - wanted.double()).square()
+        start += len(value)
+        off = off if chosen is None else off[chosen(call)]
+        total, count = total + float(off.sum()), count + off.numel()
     return math.sqrt(total / max(count, 1))

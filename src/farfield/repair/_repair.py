@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
+from farfield._budget import Budget
 from farfield.audit import Audit, audit
 from farfield.calibration import Batches, Call, UpperQuantile, cap_axes, floating, output_tensors, run
 from farfield.errors import FarfieldError, InvalidValueError
@@ -89,7 +90,7 @@ class Repair:
         """The model as it was, as a copy."""
         return without_places(without_insertions(self.model))
 
-    def certificate(self, time_budget: float = 60.0, **options: Any) -> Any:
+    def certificate(self, time_budget: float | Budget = 60.0, **options: Any) -> Any:
         """Bounds of the repaired model for every input; see :func:`farfield.certify`."""
         from farfield.certify import certify
 
