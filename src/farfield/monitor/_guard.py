@@ -228,7 +228,8 @@ def guard(
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> rows = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
     >>> guarded = guard(model, rows, on_outside="fallback")
-    >>> _, score = guarded(torch.stack([rows[0], 1000 * rows[0], torch.full((3,), float("nan"))]))
+    >>> with torch.no_grad():
+    ...     _, score = guarded(torch.stack([rows[0], 1000 * rows[0], torch.full((3,), float("nan"))]))
     >>> bool(score[0] <= 1), bool(score[1] > 100), float(score[2])
     (True, True, inf)
     """
