@@ -15,6 +15,8 @@ from sphinx import addnodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
+from farfield.papers._sizes import differing, size_words
+
 logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
@@ -52,6 +54,42 @@ def tally(record: Record) -> tuple[int, int, int]:
     surprising = sum(bool(v["surprising"]) for v in verdicts)
     hold = sum(bool(v["holds"]) and not v["surprising"] for v in verdicts)
     return hold, len(verdicts) - hold - surprising, surprising
+
+
+def summary_row(title: str, record: Record | None) -> tuple[str, str, str, str, str]:
+    """A line of the summary: the paper's number, what it shows, the paper's size, ours, the verdict."""
+    where, _, shows = title.partition(": ")
+    place = where.partition(" ")[2] or where
+    shows = shows or title
+    if record is None:
+        return place, shows, "", "", "not run"
+    hold, wrong, surprising = tally(record)
+    verdict = f"{hold + wrong} of {hold + wrong + surprising} as expected"
+    if record.get("quick"):
+        verdict = f"quick run: {verdict}"
+    theirs = size_words(record["paper_size"], absent="not stated") or "no size in the paper"
+    ours = size_words(record["size"], absent="not recorded") or "–"
+    return place, shows, theirs, ours, verdict
+
+
+def size_line(record: Record) -> str:
+    """What differs from the paper's size, in words, or that nothing does; empty where there is no size to compare."""
+    if not record.get("paper_size"):
+        return ""
+    other = differing(record)
+    unsaid = [name for name, value in record["paper_size"].items() if value is None]
+    kept = len(record["paper_size"]) - len(other) - len(unsaid)
+    parts = []
+    if other:
+        theirs, ours = ({name: pair[k] for name, pair in other.items()} for k in (0, 1))
+        words = size_words(ours, absent="not recorded"), size_words(theirs, absent="not stated")
+        parts.append(f"Not the paper's: {words[0]} (the paper: {words[1]}).")
+    if kept:
+        parts.append("All else that its text states is kept." if other else "As the paper's text states it.")
+    if unsaid:
+        own = size_words({name: record["size"].get(name) for name in unsaid}, absent="not recorded")
+        parts.append(f"Not stated there, and here: {own}.")
+    return " ".join(parts)
 
 
 def paragraph(*parts: str | nodes.Node, classes: tuple[str, ...] = ()) -> nodes.paragraph:
@@ -114,29 +152,23 @@ class Reproductions(SphinxDirective):
         rows: list[list[str | nodes.Node]] = []
         totals = [0, 0, 0]
         for name, title in names.items():
-            link = nodes.reference(title, title, internal=True, refid=self.anchor(name))
-            if name not in records:
-                rows.append([link, "not run", "", ""])
-                continue
-            counts = tally(records[name])
-            totals = [a + b for a, b in zip(totals, counts, strict=True)]
-            hold, wrong, surprising = counts
-            rows.append(
-                [
-                    link,
-                    str(hold),
-                    str(wrong),
-                    marked(str(surprising), "surprising") if surprising else "0",
-                ]
-            )
+            number_, shows, theirs, ours, verdict = summary_row(title, records.get(name))
+            link = nodes.reference(shows, shows, internal=True, refid=self.anchor(name))
+            if name in records:
+                counts = tally(records[name])
+                totals = [a + b for a, b in zip(totals, counts, strict=True)]
+                last = marked(verdict, "surprising") if counts[2] else verdict
+            else:
+                last = verdict
+            rows.append([number_, link, theirs, ours, last])
         done = sum(name in records for name in names)
         lead = (
             f"{done} of {len(names)} experiments have a committed result. Of their {sum(totals)} claims "
             f"{totals[0]} hold as expected, {totals[1]} fail as expected, and {totals[2]} came out otherwise than "
             "expected."
         )
-        columns = ["experiment", "hold", "fail, as expected", "otherwise"]
-        return [paragraph(lead), table(columns, rows, [64, 10, 14, 12], ("summary",))]
+        columns = ["in the paper", "what it shows", "the paper's size", "our size", "verdict"]
+        return [paragraph(lead), table(columns, rows, [12, 30, 22, 22, 14], ("summary",))]
 
     def anchor(self, name: str) -> str:
         return nodes.make_id(name.replace(".", "-"))
@@ -156,6 +188,8 @@ class Reproductions(SphinxDirective):
             )
             made += warning
         item = name.partition(".")[2]
+        if line := size_line(record):
+            made += paragraph(nodes.strong("", "Size. "), line)
         made += self.picture(item, record)
         if record.get("table"):
             columns = [str(c) for c in record["table"]["columns"]]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import json
 import math
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError,
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["build", "example_input", "load_target"]
+__all__ = ["build", "example_input", "load_target", "named_arguments"]
 
 
 def example_input(spec: str) -> Tensor:
@@ -55,19 +57,31 @@ def _memory() -> float:
         return float(2**40)
 
 
-def load_target(target: str, *, trust: bool = False) -> Any:
-    """The model behind ``pkg.mod:callable``, a ``.pt2`` file or ``hf:<folder>``.
+def load_target(
+    target: str,
+    *,
+    trust: bool = False,
+    weights: str | Path | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Any:
+    """The model behind ``pkg.mod:callable``, a ``.pt2`` or ``.onnx`` file or ``hf:<folder>``.
 
     A callable is called without arguments if it is not itself a module; a class is instantiated. A file is read
-    later, without running anything in it; with ``trust`` it is read here by ``torch.export.load``, which can run code
+    later, without running anything in it; ``weights`` is a file of weights for the module that is built with
+    ``arguments``. With ``trust`` a ``.pt2`` file is read here by ``torch.export.load``, which can run code
     in it.
     """
+    whole = target.startswith("hf:") or target.endswith((".pt2", ".onnx"))
+    if whole and (weights is not None or arguments):
+        raise InvalidValueError(
+            f"{target!r} is a whole model: --weights and --arg are for a module that is built, pkg.mod:callable."
+        )
     if target.startswith("hf:"):
         return _transformers(Path(target[3:]))
-    if target.endswith(".pt2"):
+    if target.endswith((".pt2", ".onnx")):
         if not Path(target).exists():
             raise InvalidValueError(f"There is no file {target!r}.")
-        if not trust:
+        if not trust or target.endswith(".onnx"):
             return target
         import torch
 
@@ -78,7 +92,26 @@ def load_target(target: str, *, trust: bool = False) -> Any:
             raise InvalidValueError(
                 f"torch can't read {target!r}: {type(error).__name__}: {first}."
             ) from error
-    return build(target)
+    model = build(target, arguments)
+    if weights is not None:
+        from farfield._weights import put_weights, read_weights
+
+        put_weights(model, read_weights(Path(weights)))
+    return model
+
+
+def named_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """``["width=256", "act=relu"]`` → ``{"width": 256, "act": "relu"}``: JSON where it is JSON, else text."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidValueError(f"--arg is name=value, such as width=256; got {word!r}.")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
 
 
 def build(target: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
@@ -91,17 +124,27 @@ def build(target: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     """
     from torch import nn
 
-    module_name, _, attribute = target.partition(":")
-    if not attribute:
+    module_name, _, attribute = target.rpartition(":")
+    if target.endswith((".pt", ".pth", ".ckpt", ".bin", ".safetensors")):
         raise InvalidValueError(
-            f"A target is 'pkg.mod:callable', a .pt2 file or 'hf:<folder>', got {target!r}. "
+            f"{target!r} holds weights, not a model: give the callable that builds the module, pkg.mod:callable "
+            f"or file.py:Class, and --weights {target}."
+        )
+    if not module_name or not attribute:
+        raise InvalidValueError(
+            f"A target is 'pkg.mod:callable', 'file.py:Class', a .pt2 or .onnx file or 'hf:<folder>'; got "
+            f"{target!r}. "
             "For a saved module, write a function that builds and loads it."
         )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        module = (
+            _from_file(Path(module_name))
+            if module_name.endswith(".py")
+            else importlib.import_module(module_name)
+        )
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
             raise InvalidValueError(f"There is no module {module_name!r} here or on the path.") from error
@@ -127,6 +170,22 @@ def build(target: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidValueError(f"{target!r} returned a {type(model).__name__}, not a torch.nn.Module.")
     return model
+
+
+def _from_file(path: Path) -> Any:
+    """The module in a file of source code, which is run; its folder is on the path as for a script."""
+    if not path.is_file():
+        raise InvalidValueError(f"There is no file {str(path)!r}.")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidValueError(f"{str(path)!r} can't be imported.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _own_error(target: str, error: Exception) -> ModelCodeError:

@@ -6,12 +6,13 @@
     def test_critic():
         return make_critic()
 
-The test returns the model, or (model, inputs). Installed with farfield; imports nothing heavy until a marked test
-runs.
+The test returns the model, (model, inputs), or the path of a ``.pt2`` or ``.onnx`` file. Installed with
+farfield; imports nothing heavy until a marked test runs.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,9 +45,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     from farfield.audit import assert_bounded
 
+    file = isinstance(model, str | os.PathLike)  # which knows its own inputs
     if inputs is None:
-        inputs = _examples(marker.kwargs.get("input"))
-    assert_bounded(model.eval(), inputs, allow_unknown=bool(marker.kwargs.get("allow_unknown", False)))
+        inputs = () if file and marker.kwargs.get("input") is None else _examples(marker.kwargs.get("input"))
+    assert_bounded(
+        model if file else model.eval(), inputs, allow_unknown=bool(marker.kwargs.get("allow_unknown", False))
+    )
     return True
 
 

@@ -219,6 +219,36 @@ class Fraction(nn.Module):
         return y - y.to(torch.int64).to(torch.float64)
 
 
+class _Saturated(nn.Module):
+    """A softmax whose logits reach far apart: which class is sure of itself depends on the input."""
+
+    def __init__(self, size: float, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 3)
+        self.head.weight.data = size * torch.randn(3, 4, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.head(self.norm(x)), -1)
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0, 100.0, 1e3, 1e6])
+def test_a_softmax_that_saturates_is_not_lost_to_underflow(size: float) -> None:
+    """Every class may be the sure one, however far apart the logits' ranges lie."""
+    for seed in range(4):
+        model = _Saturated(size, seed).double()
+        program = _program(model, 1, 4)
+        low, high = Ranges(program, {}).of("output")
+        x = torch.randn(4000, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        met = model(100.0 * x).detach().numpy()
+        assert (met.max(0) <= high.reshape(-1)).all() and (met.min(0) >= low.reshape(-1)).all()
+        least = [float(v) for v in met.max(0) - 1e-3]
+        if max(least) > 0.9:  # a claim that is just false
+            with pytest.raises(CertificateError):
+                check_program(program, _interval_data(program, [0.0] * 3, least, (1, 4)))
+
+
 def test_a_cast_to_integers_is_no_affine_map() -> None:
     """y − trunc(y) was once taken for 0."""
     program = _program(Fraction(), 1, 3)
@@ -549,3 +579,47 @@ def test_intervals_are_sound_and_certify(which: int) -> None:
         proof["bound"] -= 1e-6 * max(1.0, abs(proof["bound"]))
         assert not accepted(program, data)
         proof["bound"] += 1e-6 * max(1.0, abs(proof["bound"]))
+
+
+class _Bounded(nn.Module):
+    """A function of numbers in (−a, a) and in (c − 1, c + 1)."""
+
+    def __init__(self, function: Any, reach: float) -> None:
+        super().__init__()
+        self.function, self.reach = function, reach
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.reach * torch.tanh(x), 2.5 + torch.tanh(2 * x.flip(-1)))
+
+
+FUNCTIONS = {
+    "floor division": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "truncated division": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "remainder": torch.remainder,
+    "remainder of a negative divisor": lambda a, b: torch.remainder(a, -b),
+    "remainder of what is smaller": lambda a, b: torch.remainder(0.1 * a.abs(), b),
+    "fmod": torch.fmod,
+    "fmod of what is smaller": lambda a, b: torch.fmod(0.1 * a, b),
+    "hypot": torch.hypot,
+    "product": lambda a, b: (a + 0.5).prod(-1, keepdim=True) * b,
+    "negative power": lambda a, b: b**-3 + b**-0.5,
+    "largest": lambda a, b: a.argmax(-1, keepdim=True) + b,
+    "finite": lambda a, b: torch.nan_to_num(a) + b,
+    "finite instead of infinite": lambda a, b: torch.nan_to_num(
+        torch.where(a > 0, a, torch.full_like(a, -math.inf)), neginf=7.0
+    ),
+}
+
+
+@pytest.mark.parametrize("reach", [0.3, 1.0, 40.0])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_rules_by_name_hold_and_reach_the_output(name: str, reach: float) -> None:
+    model = _Bounded(FUNCTIONS[name], reach)
+    program = _program(model, 1, 4)
+    assert uncheckable(program, "output") is None or name == "finite instead of infinite"
+    low, high = Ranges(program, {}).of("output")
+    x = 3.0 * torch.randn(20_000, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    met = model(x).reshape(len(x), -1).numpy()
+    assert (met >= low).all() and (met <= high).all()
+    if "remainder" in name or "fmod" in name or name == "hypot":
+        assert (high - low).max() <= 1.2 * max(reach * math.sqrt(2), 4.0) * (2 if "fmod" in name else 1)

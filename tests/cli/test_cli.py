@@ -85,20 +85,41 @@ def test_reproduce_lists_without_torch():
     done = farfield("reproduce")
     assert done.returncode == 0
     assert "p2.fig3" in done.stdout and "p2.tableC1" in done.stdout
+    assert "P2 Figure 4: layer centring" in done.stdout and "P2 Figure B.1" in done.stdout
+
+
+def test_reproduce_refuses_an_old_name_with_the_new_one(tmp_path):
+    done = farfield("reproduce", "p2.order", "--quick", "--out", "r", cwd=tmp_path)
+    assert (
+        done.returncode == 2 and "farfield reproduce p2.fig8" in done.stderr and not (tmp_path / "r").exists()
+    )
+
+
+def test_reproduce_without_matplotlib_keeps_the_result(tmp_path):
+    block = "import sys; sys.modules['matplotlib'] = None\n"
+    code = block + "sys.argv = ['farfield', 'reproduce', 'p2.figC1', '--quick', '--out', 'r']\n"
+    code += "from farfield.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    folder = tmp_path / "r" / "quick" / "p2"
+    assert done.returncode == 0 and "farfield[plot]" in done.stderr and "holds: tanh" in done.stdout
+    assert json.loads((folder / "figC1.json").read_text(encoding="utf-8"))["verdicts"]
+    assert not (folder / "figC1.png").exists()
+    again = farfield("reproduce", "p2.figC1", "--quick", "--out", "r", cwd=tmp_path)
+    assert again.returncode == 0 and (folder / "figC1.png").exists()
 
 
 def test_reproduce_runs_stores_and_resumes(tmp_path):
-    first = farfield("reproduce", "p2.table2", "p2.figB1", "--quick", "--out", "r", "--json", cwd=tmp_path)
+    first = farfield("reproduce", "p2.table2", "p2.figC1", "--quick", "--out", "r", "--json", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     records = json.loads(first.stdout)
-    assert [r["name"] for r in records] == ["p2.table2", "p2.figB1"]
+    assert [r["name"] for r in records] == ["p2.table2", "p2.figC1"]
     assert all(v["holds"] for r in records for v in r["verdicts"])
-    stored = tmp_path / "r" / "p2" / "figB1.json"
+    stored = tmp_path / "r" / "quick" / "p2" / "figC1.json"
     stamp = stored.stat().st_mtime_ns
-    assert (tmp_path / "r" / "p2" / "figB1.png").exists() and (tmp_path / "r" / "p2" / "figB1.svg").exists()
-    again = farfield("reproduce", "p2.figB1", "--quick", "--out", "r", cwd=tmp_path)
+    assert stored.with_suffix(".png").exists() and stored.with_suffix(".svg").exists()
+    again = farfield("reproduce", "p2.figC1", "--quick", "--out", "r", cwd=tmp_path)
     assert again.returncode == 0 and stored.stat().st_mtime_ns == stamp
-    forced = farfield("reproduce", "p2.figB1", "--quick", "--out", "r", "--force", cwd=tmp_path)
+    forced = farfield("reproduce", "p2.figC1", "--quick", "--out", "r", "--force", cwd=tmp_path)
     assert forced.returncode == 0 and stored.stat().st_mtime_ns > stamp
 
 
@@ -135,8 +156,10 @@ def test_reproduce_counts_seeds(tmp_path):
         "reproduce", "p2.table2", "--quick", "--seeds", "2", "--seed", "5", "--out", "r", cwd=tmp_path
     )
     assert "2 of 2: p2.table2: " in done.stdout and done.returncode == 0
-    assert (tmp_path / "r" / "seed6" / "p2" / "table2.json").exists()
-    assert json.loads((tmp_path / "r" / "seeds.json").read_text())["provenance"]["settings"]["seeds"] == [
+    assert (tmp_path / "r" / "quick" / "seed6" / "p2" / "table2.json").exists()
+    assert json.loads((tmp_path / "r" / "quick" / "seeds.json").read_text())["provenance"]["settings"][
+        "seeds"
+    ] == [
         5,
         6,
     ]

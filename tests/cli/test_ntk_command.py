@@ -136,7 +136,7 @@ def test_files(folder):
         (["ntk_command_models:net"], "give one of them"),
         (["ntk_command_models:net", "--input", "8x4", "--data", "x.npy"], "give one of them"),
         (["ntk_command_models:net", "--data", "absent.npy"], "can't be read"),
-        (["ntk_command_models:net", "--data", "words.npy"], "Inputs are numbers"),
+        (["ntk_command_models:net", "--data", "words.npy"], "can't be read"),
         (["ntk_command_models:net", "--input", "8x4", "--outputs", "most"], "'full', 'trace', 'sum'"),
         (["ntk_command_models:net", "--input", "8x4", "--outputs", "7"], "an output has shape (3,)"),
         (["ntk_command_models:net", "--input", "8x4", "--parameters", "9"], "no parameter"),

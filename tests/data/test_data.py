@@ -61,7 +61,7 @@ def test_every_dataset_loads_as_the_catalogue_says(name):
 def test_faces():
     here("utkface")
     d = data.load("utkface")
-    assert len(d.train) + len(d.id) == 10_078 and d.train.x.shape[1:] == (128, 128, 3)
+    assert len(d.train) + len(d.id) == 22_012 and len(d.ood) == 1_692 and d.train.x.shape[1:] == (128, 128, 3)
 
 
 @pytest.mark.data
@@ -216,16 +216,14 @@ def packed(tmp_path):
         blobs.append(np.frombuffer(buffer.getvalue(), np.uint8))
     path = tmp_path / "faces.npz"
     offsets = np.cumsum([0, *(len(b) for b in blobs)])
-    labels = {"age": np.array([1, 20, -1, 40]), "race": np.array([0, 3, 0, 0])}
+    labels = {"age": np.array([1, 20, -1, 40]), "race": np.array([0, 4, 0, 0])}
     np.savez(path, blob=np.concatenate(blobs), offsets=offsets, **labels)
     return path
 
 
 def test_faces_are_unpacked_when_asked_for(packed):
     faces = _images.read_faces(packed)
-    assert (
-        len(faces) == 3 and faces.age.tolist() == [1, 20, 40] and faces.far.tolist() == [False, True, False]
-    )
+    assert len(faces) == 3 and faces.age.tolist() == [1, 20, 40] and faces.ethnicity.tolist() == [0, 4, 0]
     images = faces.images(np.array([2, 0]))
     assert images.shape == (2, 128, 128, 3) and images[:, 5, 7, 1].tolist() == [160, 10]
     d = _load._faces(data.info("utkface"), (packed,), 0)

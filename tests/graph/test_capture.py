@@ -381,3 +381,39 @@ def test_a_large_transformer_is_captured_quickly_and_without_copies():
     assert sum(t.numel() for t in copied) < 1e5
     assert len(program.find("layer_norm")) == 25
     assert len(program.find("attention")) == 12
+
+
+class _Complement(nn.Module):
+    def forward(self, input):  # noqa: A002 - as in many a forward
+        return (1 - input) * torch.tensor([1.0, 2.0, 3.0])
+
+
+class _Contraction(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, input):  # noqa: A002
+        rest = torch.addcmul(input.sum(-1, keepdim=True), input[:, :1], input[:, 1:2])
+        return torch.einsum("bi,io->bo", input, self.weight) + rest.clamp(min=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "operations"),
+    [(_Complement(), {"sub", "mul"}), (_Contraction(), {"linear", "sum", "slice", "mul", "add", "relu"})],
+)
+def test_only_what_is_not_registered_is_taken_apart(monkeypatch, model, operations):
+    """Torch takes ten times as long to decompose a small program as a whole as to capture it."""
+
+    def refused(self, *args, **kwargs):
+        raise AssertionError("decomposed as a whole")
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", refused)
+    program = capture(model, torch.zeros(2, 3))
+    assert program.capture == "export" and not program.unseen
+    assert [spec.name for spec in program.inputs] == ["input"]
+    assert isinstance(program.inputs[0].shape[0], str)
+    assert operations <= {node.op for node in program.nodes}
+    assert all(node.source for node in program.nodes if node.role == "operation")
+    x = torch.randn(4, 3)
+    assert torch.allclose(program.evaluate(x, dtype=None)["output"], model(x), atol=1e-6)

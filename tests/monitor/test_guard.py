@@ -279,3 +279,16 @@ def test_capped_it_is_bounded():
             return self.guard(x)[0]
 
     assert ff.audit(Output().eval(), rows(1)).verdict.name == "BOUNDED"
+
+
+def test_a_finite_reading_has_a_finite_score():
+    model, x = nn.Linear(3, 1), torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    guarded = ff.guard(model, x, on_outside="cap")
+    row = torch.zeros(5, 3)
+    row[:, 1] = torch.tensor([10.0, 1e20, 1e38, -3.4e38, INF])
+    with torch.no_grad():
+        _, score = guarded(row)
+        exported = torch.export.export(guarded, (row,)).module()(row)[1]
+    assert bool(torch.isfinite(score[:4]).all()) and math.isinf(score[4])
+    assert bool((score[1:] >= score[:-1]).all())
+    assert torch.allclose(score, exported)

@@ -18,6 +18,7 @@ from farfield import data
 from farfield._intervals import mean_interval, student_quantile
 from farfield.errors import MissingExtraError, UnknownNameError
 from farfield.papers import run_experiment
+from farfield.papers._experiment import missing
 from farfield.papers.p1 import _far, _protein, scaling, table1
 from farfield.papers.p1._trees import boosted_trees
 
@@ -162,6 +163,17 @@ def test_trees_are_those_of_the_packages_defaults():
     truth = xgboost.XGBRegressor(n_estimators=100).fit(x.numpy(), y.numpy()).predict(x.numpy())
     np.testing.assert_allclose(boosted_trees(x, y, x, rounds=100), truth, rtol=1e-5, atol=1e-6)
     assert np.abs(boosted_trees(x, y, x, rounds=20).numpy() - truth).max() > 1e-3
+
+
+@pytest.mark.data
+def test_table1_goes_on_without_xgboost(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    if reason := missing(table1.EXPERIMENT):
+        pytest.skip(reason)
+    record = run_experiment(table1.EXPERIMENT, tmp_path, quick=True)
+    assert "farfield[trees]" in record["numbers"]["XGBoost"]["not run"]
+    assert [row[0] for row in record["table"]["rows"]] == list(table1.VARIANTS)
+    assert "Without XGBoost" in record["figure"]["caption"] and record["verdicts"]
 
 
 def test_without_xgboost_the_message_says_what_to_install(monkeypatch):

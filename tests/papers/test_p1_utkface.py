@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from farfield.data import PackedFaces, weights_file
 from farfield.data._files import DataError
 from farfield.errors import InvalidValueError, MissingExtraError, UnknownNameError
-from farfield.papers.p1 import _ages, _features, _heads_far, utkface
+from farfield.papers.p1 import _ages, _features, _heads_far, utkface, utkface_one_label
 from farfield.papers.p1._backbones import BACKBONES, Backbone, MobileNetV2, ResNet18, _folded, backbone
 
 
@@ -167,6 +167,24 @@ def test_features_resume_and_are_not_computed_twice(tmp_path):
 # ------------------------------------------------------------------ ages
 
 
+def faces(labels):
+    none = np.zeros(len(labels), np.int64)
+    return PackedFaces(none, np.array(labels), np.zeros(0, np.uint8), none, none)
+
+
+def test_the_split_is_the_texts_four_labels_and_others_apart():
+    some = faces([4, 0, 1, 2, 3, 4, 0])
+    assert utkface.EXPERIMENT.settings["held_out"] == [4]
+    rows, near = _ages.chosen_rows(some, [4], None, 0)
+    assert rows[:near].tolist() == [1, 2, 3, 4, 6] and rows[near:].tolist() == [0, 5]
+    rows, near = _ages.chosen_rows(some, [1, 2, 3, 4], None, 0)
+    assert utkface_one_label.EXPERIMENT.settings["held_out"] == [1, 2, 3, 4]
+    assert rows[:near].tolist() == [1, 6] and near == 2
+    many = faces([0] * 90 + [4] * 10)
+    rows, near = _ages.chosen_rows(many, [4], 20, 0)
+    assert (len(rows), near) == (20, 18) and not many.held_out()[rows[:near]].any()
+
+
 def test_scores_are_the_usual_ones():
     draw = torch.Generator().manual_seed(0)
     truth, guess = torch.rand(3, 50, generator=draw).double(), torch.rand(3, 50, generator=draw).double()
@@ -244,6 +262,8 @@ def test_claims_hold_for_the_papers_figures_and_fail_for_others():
     assert [v.holds for v in utkface._accuracy(kinds(ood, worse))][3:6] == [True, False, True]
     swapped = {**ood, "LN first": 0.36, "LN second": 0.47}
     assert [v.holds for v in utkface._accuracy(kinds(swapped, id_))][-2:] == [False, False]
+    key = ("mobilenet_v2", "standard", "standard")
+    assert utkface._apart(key, kinds(ood, id_)).holds and not utkface._apart(key, kinds(alike, id_)).holds
 
 
 def far(name, where, **changes):

@@ -159,12 +159,12 @@ good = trace([[1.9, 1.8, 1.6, 1.5], [1.4, 1.2, 1.0, 0.5]])
 
 
 def test_fig2_says_when_a_norm_raises_the_gap():
-    assert all(v.holds for v in fig2._norm_verdicts("x", [good, good]))
+    assert all(v.holds for v in fig2._norm_verdicts("x", [[good], [good]]))
     bad = trace([[1.9, 1.8, 1.6, 1.65], [1.4, 1.2, 1.3, 1.7]])
-    assert [v.holds for v in fig2._norm_verdicts("x", [good, bad])] == [False, False, False]
+    assert [v.holds for v in fig2._norm_verdicts("x", [[good, bad]])] == [False, False, False]
     # Centring may raise it, if projection makes up for that.
     mixed = trace([[1.9, 1.8, 1.9, 1.5], [1.4, 1.2, 1.3, 0.5]])
-    assert [v.holds for v in fig2._norm_verdicts("x", [mixed])] == [True, True, True]
+    assert [v.holds for v in fig2._norm_verdicts("x", [[mixed], [mixed]])] == [True, True, True]
 
 
 def test_figC4_says_when_a_layer_raises_the_gap():
@@ -188,11 +188,28 @@ def test_settings_of_the_figures_say_what_their_descriptions_say():
     assert (
         two.settings["epochs"] == 5
         and "five epochs" in two.description
-        and len(two.settings["activations"]) == 3
+        and len(two.settings["activations"]) == 7
+        and two.settings["runs"] == 5
+        and "five networks for each of the seven" in two.description
     )
-    s = seven.settings
-    assert (
-        f"{s['rows']:,} of the images" in seven.description
-        and f"ten layers of {s['width']}" in seven.description
-    )
-    assert s["epochs"] == s["depth"] == 10 and f"{s['rows'] // s['batch_size']} steps" in seven.description
+    # Figure 7 is run at several sizes: its description gives none, and the command for the paper's.
+    larger = seven.paper_size
+    for name in ("width", "batch_size", "epochs"):
+        assert f"--set {name}={larger[name]}" in seven.description
+        assert str(seven.settings[name]) not in seven.description.replace("CIFAR-10", "").split("--set")[0]
+
+
+def test_fig2_says_whether_a_gap_that_stays_is_the_widths_doing():
+    falls = torch.tensor([[1.0, 0.5], [1.1, 0.6], [1.0, 0.4]], dtype=torch.float64)
+    (holds,) = fig2._width_verdicts("relu", {8: falls}, 64)
+    (stays,) = fig2._width_verdicts("relu", {8: falls.flip(1)}, 64)
+    assert holds.holds and not stays.holds and "±" in holds.measured
+
+
+def test_untrained_networks_drawn_from_their_law_have_the_gaps_of_networks_with_weights():
+    """The mean over networks of the gap after two layers, 200 of either kind: 5 standard errors."""
+    x = torch.randn(6, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1.0
+    law = fig2._untrained("relu", [x], 40, 2, range(200))
+    own = torch.stack([stages(network(20, "relu", 40, 2, 1000 + s), x.float()).norms for s in range(200)])
+    error = (law.var(0) / 200 + own.var(0) / 200).sqrt()
+    assert ((law.mean(0) - own.mean(0)).abs() < 5 * error).all()

@@ -99,5 +99,6 @@ def test_results_are_where_the_caller_is_and_nothing_counts_twice(tmp_path, monk
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path)
     found = run_seeds(["p2.toss", "p2.toss"], "out", seeds=[0, 2, 2], engine=Elsewhere(tmp_path / "away"))
-    assert (tmp_path / "out" / "seed0" / "p2" / "toss.json").exists()
+    assert (tmp_path / "out" / "p2" / "toss.json").exists()
+    assert (tmp_path / "out" / "seed2" / "p2" / "toss.json").exists()
     assert [(line["holds"], line["seeds"]) for line in found.summary()] == [(2, 2), (0, 2)]

@@ -32,8 +32,10 @@ class Target:
 
     @classmethod
     def of(cls, source: Source) -> Target:
-        """From a source."""
-        return cls(source, source.exactly().build())
+        """From a source; its weights are those of the program with its casts, which may have been trained."""
+        model = source.exactly().build()
+        model.load_state_dict(source.build().state_dict())
+        return cls(source, model)
 
     def inputs(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Rows of all inputs together, as the model takes them."""

@@ -132,7 +132,8 @@ def other_weights(source: Source, rng: random.Random) -> Source:
 
 
 def unbounded_twins(source: Source) -> Iterator[Source]:
-    """Programs like this one that no certificate can bound: something that grows is put in front of its output."""
+    """Programs like this one with something that grows: in front of the output (``size="grows"``: no certificate
+    can bound it), or as the gain of a norm (``size="open"``: something behind it may bound it again)."""
     *lines, last = source.lines
     text = last.removeprefix("return ")
     x = f"{source.names[0]}.flatten(1)"
@@ -143,7 +144,7 @@ def unbounded_twins(source: Source) -> Iterator[Source]:
         f"torch.where({x}.sum(-1{keep}) > 5.0, {x}.sum(-1{keep}), {text})",
         f"({text}) + F.relu({x}.norm(dim=-1{keep}) - 1e3) // 2.0",
     ):
-        yield replace(source, lines=(*lines, f"return {made}"), size="open")
+        yield replace(source, lines=(*lines, f"return {made}"), size="grows")
     gain = f", weight=torch.exp({x}.sum()).expand(W))"
     for i, line in enumerate(lines):
         changed = re.sub(

@@ -19,7 +19,7 @@ import farfield as ff
 from farfield.growth import Status
 from programs import examine as examine_module
 from programs.attack import Target, attack
-from programs.examine import Fault, Settings, examine, plan_fails
+from programs.examine import Fault, Settings, examine, examine_seed, plan_fails
 from programs.generator import Plan, Source, build, random_plan, singles
 from programs.known import KNOWN
 from programs.shrink import shrink
@@ -121,7 +121,7 @@ def test_a_narrowed_certificate_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_credulous_checker_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine_module, "ff", _Replaced(verify_certificate=lambda *_: True))
+    monkeypatch.setattr(examine_module, "check_program", lambda *_: True)
     assert kinds(norm_and_head(), twins=1) == {"accepted forgery"}
 
 
@@ -175,3 +175,17 @@ def test_shrinking_keeps_what_fails_and_little_else() -> None:
 def test_the_same_seed_gives_the_same_program() -> None:
     for seed in random.Random(0).sample(range(10**6), 20):
         assert random_plan(seed).write().script() == random_plan(seed).write().script()
+
+
+def test_a_program_that_was_trained_is_the_same_every_time() -> None:
+    source = random_plan(75).write()  # with dropout, which draws while it trains
+    assert "dropout" in source.body()
+    first, second = (source.build().state_dict() for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_certificate_without_a_number_is_no_forgery_of_another_model() -> None:
+    outcome = examine_seed(
+        5007, CHEAP
+    )  # intervals give [−∞, ∞], which is true of the unbounded twins as well
+    assert outcome.verdict == "BOUNDED" and not outcome.faults, outcome

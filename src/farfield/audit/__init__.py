@@ -2,7 +2,7 @@
 
 Holds: the rules FF001…, the audit that runs them, ``audit_all`` over many checkpoints, ``assert_bounded``.
 May import: certify, data, engine, errors, gaussian, graph, growth, _budget, _callable_module, _provenance,
-_regular_file, _target, _text.
+_regular_file, _target, _text, _weights.
 Never: renders; its result is plain data.
 """
 

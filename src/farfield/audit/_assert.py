@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,7 +14,9 @@ from farfield.growth import Status
 __all__ = ["assert_bounded"]
 
 
-def assert_bounded(model: nn.Module, example_inputs: Any, *, allow_unknown: bool = False) -> Audit:
+def assert_bounded(
+    model: nn.Module | str | Path, example_inputs: Any = (), *, allow_unknown: bool = False
+) -> Audit:
     """Raise AssertionError unless every output of the model is proved bounded on all of Rⁿ.
 
     The message names the escape path, the slope, and the place where one norm would close it.

@@ -14,7 +14,7 @@ from farfield._provenance import provenance
 from farfield.audit._context import Context
 from farfield.audit._result import Audit
 from farfield.audit.rules import run_rules
-from farfield.graph import Program, capture
+from farfield.graph import Program, capture, open_model
 from farfield.growth import analyse
 from farfield.growth._horizon import leaves, with_rows
 
@@ -39,7 +39,7 @@ def audit(
     Parameters
     ----------
     model
-        A module, an exported program, a ``.pt2`` file or a captured program.
+        A module, an exported program, a ``.pt2`` or ``.onnx`` file, or a captured program.
     example_inputs
         A tuple of inputs (or one tensor), as the model is called. The first axis is taken as the batch.
     generator
@@ -65,7 +65,8 @@ def audit(
     """
     if isinstance(example_inputs, Tensor):
         example_inputs = (example_inputs,)
-    example_inputs = with_rows(example_inputs)
+    source = model
+    model, example_inputs = open_model(model, with_rows(example_inputs))
     program = model if isinstance(model, Program) else capture(model, example_inputs)
     report = analyse(model, example_inputs, program=program, generator=generator)
     module = model if isinstance(model, nn.Module) else None
@@ -77,7 +78,7 @@ def audit(
         report=report,
         inputs=tensors,
         ray_count=rays,
-        subject=_subject(model, program, name),
+        subject=_subject(model, program, name or (str(source) if isinstance(source, str | Path) else None)),
         provenance=provenance({"rays": rays, "codes": None if codes is None else list(codes)}, seed=None),
     )
 

@@ -8,30 +8,22 @@ code of whoever wrote the registry. A ``.pt2`` file is a program, read without r
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from farfield._regular_file import UnsafeFileError, open_regular
+from farfield._regular_file import UnsafeFileError
 from farfield._target import build, example_input
+from farfield._weights import CheckpointError, put_weights, read_weights
 from farfield.audit._registry import SUFFIXES, ModelEntry
-from farfield.errors import FarfieldError, InvalidValueError, MissingExtraError
-from farfield.graph import read_program
+from farfield.errors import InvalidValueError
+from farfield.graph import CaptureError, open_model, read_program
 
 __all__ = ["CheckpointError", "load_checkpoint"]
-
-_NESTED = ("state_dict", "model_state_dict", "model")
-"""Where training scripts put the weights among other things."""
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
-
-class CheckpointError(FarfieldError, ValueError):
-    """A file is no checkpoint that can be read, is refused, or does not fit its model; the message says which."""
 
 
 def load_checkpoint(entry: ModelEntry, path: Path) -> tuple[nn.Module | ExportedProgram, tuple[Any, ...]]:
@@ -43,11 +35,13 @@ def load_checkpoint(entry: ModelEntry, path: Path) -> tuple[nn.Module | Exported
         With what is wrong with the file, or with the entry.
     """
     inputs = tuple(example_input(spec) for spec in entry.inputs)
+    if path.suffix in (".pt2", ".onnx") and entry.builder is not None:
+        raise InvalidValueError(
+            f"A {path.suffix} file is a whole program and takes no builder; got {entry.builder!r}."
+        )
+    if path.suffix == ".onnx":
+        return _onnx(path, inputs)
     if path.suffix == ".pt2":
-        if entry.builder is not None:
-            raise InvalidValueError(
-                f"A .pt2 file is a whole program and takes no builder; got {entry.builder!r}."
-            )
         exported = _program(path)
         _check_weights(dict(exported.named_parameters()))
         return exported, inputs or _zeros(exported)
@@ -61,12 +55,9 @@ def load_checkpoint(entry: ModelEntry, path: Path) -> tuple[nn.Module | Exported
     if not inputs:
         raise InvalidValueError("A built model needs the shapes of its inputs, such as 1x8.")
     # The file first: what it holds decides whether anybody's code is worth running.
-    weights = _weights(path)
+    weights = read_weights(path)
     model = build(entry.builder, _arguments(entry.arguments))
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"The weights do not fit {type(model).__name__}: {_details(error)}") from error
+    put_weights(model, weights)
     _check_weights(dict(model.named_parameters()))
     return model.eval(), inputs
 
@@ -90,6 +81,15 @@ def _program(path: Path) -> ExportedProgram:
         raise CheckpointError(str(error)) from error
 
 
+def _onnx(path: Path, inputs: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
+    try:
+        module, example = open_model(path, inputs)
+    except CaptureError as error:
+        raise CheckpointError(str(error)) from error
+    _check_weights(dict(module.named_parameters()))
+    return module, example
+
+
 def _zeros(exported: ExportedProgram) -> tuple[Any, ...]:
     """Zeros of the shapes the program takes; two for an open size. () if an input is no tensor."""
     wanted = set(exported.graph_signature.user_inputs)
@@ -103,43 +103,6 @@ def _zeros(exported: ExportedProgram) -> tuple[Any, ...]:
     )
 
 
-def _weights(path: Path) -> dict[str, Tensor]:
-    try:
-        file = open_regular(path)
-    except UnsafeFileError as error:
-        raise CheckpointError(str(error)) from error
-    with file:
-        return _state_dict(path, file)
-
-
-def _state_dict(path: Path, file: BinaryIO) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        try:
-            from safetensors.torch import load_file
-        except ImportError as error:
-            raise MissingExtraError("Reading safetensors", "safetensors", "certify") from error
-        try:
-            found: Any = load_file(path)
-        except Exception as error:
-            raise CheckpointError(f"Not a safetensors file: {_details(error)}") from error
-    else:
-        try:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise CheckpointError(
-                "Not weights that can be read without running code (torch.load with weights_only=True): "
-                f"{_details(error)} Save model.state_dict(), best as safetensors."
-            ) from error
-    for key in _NESTED:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-            break
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        kind = type(found).__name__
-        raise CheckpointError(f"Weights are a state dict, names to tensors; the file holds a {kind}.")
-    return dict(found)
-
-
 def _check_weights(parameters: Mapping[str, Tensor]) -> None:
     bad = [name for name, value in parameters.items() if not bool(torch.isfinite(value).all())]
     if bad:
@@ -147,13 +110,3 @@ def _check_weights(parameters: Mapping[str, Tensor]) -> None:
         raise CheckpointError(
             f"Parameters hold NaN or infinity: {', '.join(bad[:3])}{more}. There is no function to audit."
         )
-
-
-def _details(error: BaseException) -> str:
-    """What an error says, on one line."""
-    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
-    # torch explains at length how to load a pickle anyway; what it met is in one line.
-    met = [line for line in lines if line.startswith("WeightsUnpickler error")]
-    text = " ".join(met[:1] or lines[:4])
-    text = text if len(text) <= 400 else text[:399] + "…"
-    return f"{type(error).__name__}: {text or '(no message)'}"

@@ -15,7 +15,7 @@ from farfield.errors import FarfieldError, InvalidValueError
 
 __all__ = ["SUFFIXES", "ModelEntry", "Registry", "read_registry"]
 
-SUFFIXES = (".pt2", ".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+SUFFIXES = (".pt2", ".onnx", ".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 """Files that a folder is searched for: a program, or weights that need a builder."""
 _TABLES = (".parquet", ".csv", ".jsonl", ".ndjson")
 _COLUMNS = ("path", "inputs", "dtype", "builder", "arguments")
@@ -32,9 +32,11 @@ class ModelEntry:
     path
         Of the file. Taken from the folder of the registry, unless absolute.
     inputs
-        Shapes, batch first, as on the command line: ``1x8``, ``1x16:int64``. A ``.pt2`` file knows its own.
+        Shapes, batch first, as on the command line: ``1x8``, ``1x16:int64``. A ``.pt2`` or ``.onnx`` file knows
+        its own.
     builder
-        ``pkg.mod:callable`` that makes the module whose weights the file holds; code that is run. None for ``.pt2``.
+        ``pkg.mod:callable`` that makes the module whose weights the file holds; code that is run. None for
+        ``.pt2`` and ``.onnx``.
     arguments
         Keyword arguments of the builder, as a JSON object in a text.
     """
@@ -55,9 +57,9 @@ def read_registry(
     r"""The checkpoints of a folder, in order of their names, or of a table, in its order.
 
     A folder is searched with all its subfolders, hidden ones left out, for files that end in one of ``.pt2``,
-    ``.safetensors``, ``.pt``, ``.pth``, ``.ckpt``, ``.bin``. A table is Parquet, CSV or JSON lines with the column
-    *path* and, where wanted, *inputs* (a text with semicolons between inputs, or a list), *dtype* (of inputs that
-    name none), *builder* and *arguments* (a JSON object). Other columns are left alone.
+    ``.onnx``, ``.safetensors``, ``.pt``, ``.pth``, ``.ckpt``, ``.bin``. A table is Parquet, CSV or JSON lines with
+    the column *path* and, where wanted, *inputs* (a text with semicolons between inputs, or a list), *dtype* (of
+    inputs that name none), *builder* and *arguments* (a JSON object). Other columns are left alone.
 
     Parameters
     ----------
@@ -123,7 +125,7 @@ class Registry(Collection[ModelEntry]):
         else:
             found = (_entry(row, self._place, k) for k, row in enumerate(_rows(self._place), start=1))
         for e in found:
-            builder = e.builder or (None if e.path.endswith(".pt2") else self._builder)
+            builder = e.builder or (None if e.path.endswith((".pt2", ".onnx")) else self._builder)
             yield ModelEntry(e.path, e.inputs or self._inputs, builder, e.arguments)
 
 

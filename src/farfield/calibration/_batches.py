@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -25,8 +26,8 @@ class Batches:
     Parameters
     ----------
     data
-        A tensor of rows, a tuple or dictionary of tensors with one row each, a DataLoader, or any iterable of
-        batches in one of these forms that can be iterated again. Of a batch ``(x, y)`` as many parts are taken as
+        A tensor (or array) of rows, a tuple or dictionary of tensors with one row each, a DataLoader, or any iterable
+        of batches in one of these forms that can be iterated again. Of a batch ``(x, y)`` as many parts are taken as
         the model's ``forward`` needs, so labels are left out.
     model
         Whose arguments they are.
@@ -35,7 +36,7 @@ class Batches:
     """
 
     def __init__(self, data: Any, model: nn.Module, size: int = 1024) -> None:
-        self._data, self._size = data, size
+        self._data, self._size = _tensors(data), size
         self._count, self._rows = _needed(model), fixed_rows(model) or 1
         if isinstance(data, Iterator):
             raise InvalidValueError(
@@ -86,6 +87,17 @@ class Batches:
             one = map_call(call, lambda _, tensor: tensor[:1])
             return map_call(one, lambda _, tensor: tensor.expand(self._rows, *tensor.shape[1:]).contiguous())
         raise InvalidValueError("data holds no rows.")
+
+
+def _tensors(data: Any) -> Any:
+    """Whole arrays as tensors over the same memory; anything else as it is."""
+    if isinstance(data, np.ndarray):
+        return torch.from_numpy(data)
+    if isinstance(data, Mapping):
+        return {name: _tensors(part) for name, part in data.items()}
+    if isinstance(data, tuple) and data and all(isinstance(part, np.ndarray) for part in data):
+        return tuple(torch.from_numpy(part) for part in data)
+    return data
 
 
 def _needed(model: nn.Module) -> int:

@@ -30,7 +30,7 @@ from farfield.certify._softmax import DIFFERENCES, confidence, difference_progra
 from farfield.certify.checker import CertificateError, proof_reader
 from farfield.certify.intervals import Interval, UnboundableError, propagate
 from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
-from farfield.graph import Node, Program, capture, describe, differs
+from farfield.graph import Node, Program, capture, describe, differs, open_model
 from farfield.growth import Status, analyse
 
 __all__ = ["UnboundedError", "certify"]
@@ -92,7 +92,7 @@ def certify(
     Parameters
     ----------
     model
-        A module, an exported program, or the path of a ``.pt2`` file.
+        A module, an exported program, or the path of a ``.pt2`` or ``.onnx`` file.
     inputs
         An example input, a tuple of them, or a dictionary: shapes matter, the first row is taken.
     time_budget
@@ -125,7 +125,7 @@ def certify(
     True
     """
     begun = time.monotonic()
-    example = _first_row(inputs)
+    model, example = open_model(model, _first_row(inputs), rows=1)
     task = _task(_captured(model, example), output, domain)
     if resume is not None:
         _same(resume, task)

@@ -1,12 +1,13 @@
-"""What several commands share: an option, and how a table's first line is read."""
+"""What several commands share: the model, and how it is loaded."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-__all__ = ["Trust", "is_heading"]
+__all__ = ["Arguments", "Builder", "Target", "Trust", "Weights", "load_model"]
 
 Trust: TypeAlias = Annotated[
     bool,
@@ -15,12 +16,38 @@ Trust: TypeAlias = Annotated[
         help="Read a .pt2 file with torch.export.load, which can run code in it. Only for files you trust.",
     ),
 ]
+Target: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(help="pkg.mod:callable, file.py:Class, a .pt2 or .onnx file, or hf:<local folder>."),
+]
+Builder: TypeAlias = Annotated[
+    str | None, typer.Option(help="The callable that builds the module; the same as giving it as the target.")
+]
+Weights: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="Weights for the module that is built: .safetensors, .pt, .pth, .bin or Lightning's .ckpt."
+    ),
+]
+Arguments: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--arg", help="Argument of the callable: --arg width=256. Repeat.")
+]
 
 
-def is_heading(line: str) -> bool:
-    """Whether a line of a table holds names instead of numbers."""
-    try:
-        [float(part) for part in line.split(",")]
-    except ValueError:
-        return True
-    return False
+def load_model(
+    target: str | None,
+    builder: str | None = None,
+    weights: Path | None = None,
+    arguments: list[str] | None = None,
+    *,
+    trust: bool = False,
+) -> tuple[Any, str]:
+    """The model that the options name, and what to call it."""
+    from farfield._target import load_target, named_arguments
+    from farfield.errors import InvalidValueError
+
+    if (target is None) == (builder is None):
+        raise InvalidValueError("Give the model: a target, or --builder, and not both.")
+    named = str(target if builder is None else builder)
+    model = load_target(named, trust=trust, weights=weights, arguments=named_arguments(arguments or ()))
+    return model, named

@@ -70,16 +70,18 @@ def repair_all(
 
 
 def _repaired(row: AuditRow, root: Path, data: Path, out: Path, time_limit: float) -> dict[str, Any]:
-    if not row.path.endswith(".pt2"):
+    suffix = Path(row.path).suffix
+    if suffix not in (".pt2", ".onnx"):
         return {
-            "error": "Only whole programs, .pt2, are repaired here; weights by farfield repair pkg.mod:callable."
+            "error": "Only whole programs, .pt2 and .onnx, are repaired here; weights by farfield repair "
+            "pkg.mod:callable."
         }
     given = calibration_rows(data, row.path)
     if given is None:
         return {"error": f"There are no rows for it in {str(data)!r}."}
-    words_of = re.sub(r"[^A-Za-z0-9_.-]+", "-", row.path.removesuffix(".pt2")).strip("-.")[-60:]
+    words_of = re.sub(r"[^A-Za-z0-9_.-]+", "-", row.path.removesuffix(suffix)).strip("-.")[-60:]
     target = (
-        out / "repaired" / f"{words_of}-{(row.sha256 or '')[:12]}.pt2"
+        out / "repaired" / f"{words_of}-{(row.sha256 or '')[:12]}{suffix}"
     )  # a registry's path may lead elsewhere
     target.parent.mkdir(parents=True, exist_ok=True)
     words = ["repair", str(root / row.path), "--data", str(given), "--out", str(target), "--json"]

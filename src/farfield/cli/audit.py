@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farfield.cli._options import Trust
+from farfield.cli._options import Arguments, Builder, Target, Trust, Weights, load_model
 from farfield.cli._session import check_files, write_text
 
 if TYPE_CHECKING:
@@ -41,7 +41,10 @@ def _fails(result: Audit, conditions: list[str]) -> bool:
 
 
 def audit(
-    target: Annotated[str, typer.Argument(help="pkg.mod:callable, a .pt2 file, or hf:<local folder>.")],
+    target: Target = None,
+    builder: Builder = None,
+    weights: Weights = None,
+    arguments: Arguments = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat."),
@@ -64,11 +67,11 @@ def audit(
     check_files(sarif, html)
     conditions = _conditions([w for words in (fail_on or ["unbounded"]) for w in words.split(",")])
 
-    from farfield._target import example_input, load_target
+    from farfield._target import example_input
     from farfield._text import clean
     from farfield.audit import audit as run
 
-    model = load_target(target, trust=trust)
+    model, target = load_model(target, builder, weights, arguments, trust=trust)
     examples = tuple(example_input(spec) for spec in inputs or ())
     if hasattr(model, "eval"):
         model.eval()

@@ -103,7 +103,8 @@ def audit_all(
     repair: Annotated[
         Path | None,
         typer.Option(
-            help="Repair every unbounded .pt2: a file of calibration rows, or a folder of files named as the models."
+            help="Repair every unbounded .pt2 or .onnx: a file of calibration rows, or a folder of files named as "
+            "the models."
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute finished rows again.")] = False,

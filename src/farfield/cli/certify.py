@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farfield.cli._options import Trust
+from farfield.cli._options import Arguments, Builder, Target, Trust, Weights, load_model
 from farfield.cli._session import check_files, saying_what_is_kept, write_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ def _box(text: str, examples: tuple[Tensor, ...]) -> dict[str, Any]:
 
 
 def certify(
-    target: Annotated[str, typer.Argument(help="pkg.mod:callable, a .pt2 file, or hf:<local folder>.")],
+    target: Target = None,
+    builder: Builder = None,
+    weights: Weights = None,
+    arguments: Arguments = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat."),
@@ -59,7 +62,7 @@ def certify(
     Bounded, never correct: nothing is said about accuracy. Exit code 0: every output has finite bounds; 1: some has
     none; 2: the target or an option is wrong; 3: a bug here.
     """
-    from farfield._target import example_input, load_target
+    from farfield._target import example_input
     from farfield.errors import InvalidValueError
 
     check_files(out, card, html)
@@ -67,7 +70,7 @@ def certify(
         raise InvalidValueError(f"--time is a positive number of seconds, got {seconds:g}.")
     examples = tuple(example_input(spec) for spec in inputs or ())
     domain = None if box is None else _box(box, examples)
-    model = load_target(target, trust=trust)
+    model, target = load_model(target, builder, weights, arguments, trust=trust)
     if hasattr(model, "eval"):
         model.eval()
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from farfield.cli._options import is_heading
 from farfield.cli._session import check_files
 
 if TYPE_CHECKING:
@@ -26,7 +25,8 @@ _DRAWN = 1000
 
 def kernel(
     data: Annotated[
-        Path | None, typer.Argument(help="Inputs, one a row: .csv or .npy. None: a grid in one dimension.")
+        Path | None,
+        typer.Argument(help="Inputs, one a row: .csv, .npy, .parquet or .pt. None: a grid in one dimension."),
     ] = None,
     kind: Annotated[Literal["ntk", "nngp"], typer.Option(help="Which kernel.")] = "ntk",
     depth: Annotated[int, typer.Option(help="Hidden layers.")] = 2,
@@ -123,31 +123,19 @@ def _grid(ends: str, points: int) -> Tensor:
 
 
 def _read(path: Path) -> Tensor:
-    """A table of numbers; a first line of names is passed over."""
-    import numpy as np
+    """A table of finite numbers in float64, one row each."""
     import torch
 
+    from farfield.cli._rows import read_rows
     from farfield.errors import InvalidValueError
 
-    try:
-        if path.suffix == ".npy":
-            values = np.load(path, allow_pickle=False)
-        else:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            values = np.loadtxt(
-                lines[1:] if lines and is_heading(lines[0]) else lines, delimiter=",", ndmin=2
-            )
-        values = np.asarray(values, dtype=np.float64)
-    except (OSError, ValueError) as error:
-        raise InvalidValueError(
-            f"Inputs are numbers, one row each, in a .csv with commas or a .npy; {path} cannot be read so: {error}"
-        ) from error
-    x = torch.from_numpy(values if values.ndim == 2 else values.reshape(-1, 1))
-    if values.ndim > 2 or x.numel() == 0 or not bool(torch.isfinite(x).all()):
-        raise InvalidValueError(
-            f"Inputs are a table of finite numbers, one row each; {path} has shape {values.shape}"
-            f"{'' if bool(torch.isfinite(x).all()) else ' and entries that are not finite'}."
-        )
+    found = read_rows(path)
+    if not isinstance(found, torch.Tensor) or found.ndim > 2 or not found.numel() or found.is_complex():
+        what = tuple(found.shape) if isinstance(found, torch.Tensor) else f"{len(found)} tensors"
+        raise InvalidValueError(f"Inputs are one table of numbers, one row each; {path} holds {what}.")
+    x = found.double().reshape(len(found), -1) if found.ndim else found.double().reshape(1, 1)
+    if not bool(torch.isfinite(x).all()):
+        raise InvalidValueError(f"Inputs are finite numbers; {path} has entries that are not.")
     return x
 
 

@@ -110,10 +110,10 @@ def ntk(
 
 def _inputs(shape: str | None, data: Path | None, model: nn.Module, seed: int, vocabulary: int) -> Tensor:
     """A batch, real numbers in the model's own precision."""
-    import numpy as np
     import torch
 
     from farfield._target import example_input
+    from farfield.cli._rows import read_rows
     from farfield.errors import InvalidValueError
 
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -124,17 +124,10 @@ def _inputs(shape: str | None, data: Path | None, model: nn.Module, seed: int, v
         if not example.is_floating_point():
             return torch.randint(0, vocabulary, example.shape, generator=generator, dtype=example.dtype)
         return torch.randn(example.shape, generator=generator, dtype=torch.float64).to(kind)
-    try:
-        array = np.load(data, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InvalidValueError(
-            f"Inputs are an array in a .npy file; {data} can't be read so: {error}"
-        ) from error
-    if array.ndim < 1 or array.size == 0 or array.dtype.kind not in "fiub":
-        raise InvalidValueError(
-            f"Inputs are numbers, batch first; {data} holds {array.dtype} of shape {array.shape}."
-        )
-    x = torch.from_numpy(np.ascontiguousarray(array))
+    x = read_rows(data)
+    if not isinstance(x, torch.Tensor) or x.ndim < 1 or not x.numel() or x.is_complex():
+        what = f"shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else f"{len(x)} tensors"
+        raise InvalidValueError(f"Inputs are one array of numbers, batch first; {data} holds {what}.")
     return x.to(kind) if x.is_floating_point() else x.long()
 
 

@@ -20,7 +20,13 @@ __all__ = ["reproduce"]
 
 
 def _show(record: dict[str, Any]) -> None:
+    from farfield.papers._sizes import differing, size_words
+
     typer.echo(f"{record['name']}: {record['description']}")
+    if other := differing(record):
+        theirs, ours = ({name: pair[k] for name, pair in other.items()} for k in (0, 1))
+        typer.echo(f"   not at the paper's size: {size_words(ours, absent='all')}")
+        typer.echo(f"   the paper's: {size_words(theirs, absent='not stated')}")
     if record["table"]:
         from rich.console import Console
         from rich.table import Table
@@ -71,10 +77,11 @@ def _many(
     """Several seeds: every claim with the number of seeds in which it holds."""
     from farfield.engine import bar
     from farfield.papers import run_seeds
+    from farfield.papers._experiment import result_folder
 
     with bar("experiments") as progress:
         found = run_seeds(names, out, seeds=seeds, quick=quick, force=force, engine=engine, progress=progress)
-    path = found.save(out / "seeds.json")
+    path = found.save(result_folder(out, quick=quick) / "seeds.json")
     if as_json:
         typer.echo(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
@@ -97,7 +104,10 @@ def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(help="Experiments or papers: p2.fig3, p2. None: a listing.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, PNG and SVG.")] = Path("reproductions"),
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for JSON, PNG and SVG; quick runs and other seeds in folders below it."),
+    ] = Path("reproductions"),
     quick: Annotated[
         bool, typer.Option(help="Small sizes: a check that it runs, not the paper's result.")
     ] = False,
@@ -115,16 +125,17 @@ def reproduce(
 ) -> None:
     """Run figures and tables of the papers, write their pictures and numbers, and check every claim.
 
-    Finished experiments are kept and skipped, so an interrupted run goes on where it stopped. Exit code 1 if a claim
-    turned out otherwise than theory says.
+    Finished experiments are kept and skipped, so an interrupted run goes on where it stopped. Numbers and verdicts
+    are written before figures are drawn: without matplotlib they are all there. Exit code 1 if a claim turned out
+    otherwise than theory says.
     """
     from farfield.errors import InvalidValueError
     from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment
-    from farfield.papers._experiment import missing
+    from farfield.papers._experiment import missing, result_folder
 
     if not names:
         for name, title in experiment_titles().items():
-            typer.echo(f"{name:14} {title}")
+            typer.echo(f"{name:21} {title}")
         return
     check_folder(out)
     # An unknown name or setting fails before anything runs, with near matches.
@@ -157,6 +168,7 @@ def reproduce(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     records: list[dict[str, Any]] = []
+    unfinished: list[str] = []
     columns = (TextColumn("{task.description:14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     kept = saying_what_is_kept(f"finished experiments are in {out}; run the same command again to go on")
     with kept, Progress(*columns, console=Console(stderr=True)) as bars:
@@ -171,14 +183,17 @@ def reproduce(
                 seed=seed,
                 force=force,
                 progress=functools.partial(_advance, bars, task),
+                warn=unfinished.append,
             )
             bars.update(task, completed=1, total=1)
             records.append(record)
+    for line in unfinished:
+        typer.echo(line, err=True)
     if as_json:
         typer.echo(json.dumps(records, ensure_ascii=False))
     else:
         for record in records:
             _show(record)
-        typer.echo(f"written to {out}", err=True)
+        typer.echo(f"written to {result_folder(out, quick=quick, seed=seed)}", err=True)
     if any(verdict["surprising"] for record in records for verdict in record["verdicts"]):
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farfield.cli._options import Trust
+from farfield.cli._options import Arguments, Builder, Target, Trust, Weights, load_model
 
 __all__ = ["verify"]
 
@@ -27,7 +27,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def verify(
     certificate: Annotated[Path, typer.Argument(help="What farfield certify --out wrote.")],
-    target: Annotated[str, typer.Argument(help="pkg.mod:callable, a .pt2 file, or hf:<local folder>.")],
+    target: Target = None,
+    builder: Builder = None,
+    weights: Weights = None,
+    arguments: Arguments = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,13 +44,13 @@ def verify(
 
     Exit code 0: accepted; 1: refused, with the reason; 2: the file, the target or an option is wrong; 3: a bug here.
     """
-    from farfield._target import example_input, load_target
+    from farfield._target import example_input
     from farfield._text import clean
     from farfield.errors import FarfieldError
 
     data = _read(certificate)
     examples = tuple(example_input(spec) for spec in inputs) if inputs else None
-    model = load_target(target, trust=trust)
+    model, target = load_model(target, builder, weights, arguments, trust=trust)
     if hasattr(model, "eval"):
         model.eval()
 

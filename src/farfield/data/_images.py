@@ -7,6 +7,7 @@ import io
 import itertools
 import struct
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,18 +60,22 @@ class PackedFaces:
     ----------
     age
         In years.
-    far
-        Which rows P1 holds out: those whose ethnicity label is not 0.
+    ethnicity
+        The label in the file name: 0 White, 1 Black, 2 Asian, 3 Indian, 4 Others.
     """
 
     age: NDArray[np.int64]
-    far: NDArray[np.bool_]
+    ethnicity: NDArray[np.int64]
     _blob: Bytes
     _starts: NDArray[np.int64]
     _stops: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.age)
+
+    def held_out(self, labels: Sequence[int] = (4,)) -> NDArray[np.bool_]:
+        """Which rows have one of these ethnicity labels; P1 holds out Others, 4."""
+        return np.isin(self.ethnicity, list(labels))
 
     def images(self, rows: NDArray[np.int64]) -> Bytes:
         """Images of these rows, (rows, 128, 128, 3)."""
@@ -87,7 +92,7 @@ def read_faces(path: Path) -> PackedFaces:
         blob, offsets = packed["blob"], np.asarray(packed["offsets"], np.int64)
         age, race = (np.asarray(packed[k], np.int64) for k in ("age", "race"))
     known = (age >= 0) & (race >= 0)
-    return PackedFaces(age[known], race[known] != 0, blob, offsets[:-1][known], offsets[1:][known])
+    return PackedFaces(age[known], race[known], blob, offsets[:-1][known], offsets[1:][known])
 
 
 def _decoded(blob: Bytes, offsets: NDArray[np.int64]) -> Any:

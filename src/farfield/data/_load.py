@@ -186,7 +186,7 @@ def _official(
 
 
 def packed_faces() -> PackedFaces:
-    """UTKFace without unpacking its images: ages, which rows are far, and images row by row.
+    """UTKFace without unpacking its images: ages, ethnicity labels, and images row by row.
 
     For work that takes the images a batch at a time and splits the rows itself; :func:`load` unpacks all of them.
 
@@ -203,11 +203,10 @@ def _faces(entry: Entry, paths: tuple[Path, ...], seed: int) -> Dataset:
     faces = read_faces(paths[0])
     rows = np.arange(len(faces))
     # Split by number first: unpacked, the images would be in memory twice.
-    parts = far_field_split(rows, faces.age.astype(np.float64), far=faces.far, share=0.9, seed=seed)
+    parts = far_field_split(rows, faces.age.astype(np.float64), far=faces.held_out(), share=0.9, seed=seed)
     train, near, ood = (Part(faces.images(part.x.astype(np.int64)), part.y) for part in parts)
     split = (
-        f"label 0 of the ethnicity column to train (a random 90%, seed {seed}) and to test; the other labels "
-        "apart"
+        f"ethnicity labels 0 to 3 to train (a random 90%, seed {seed}) and to test; label 4, Others, apart"
     )
     return _dataset(entry, (train, near, ood), ("pixels",), ("age",), split)
 

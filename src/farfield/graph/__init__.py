@@ -1,7 +1,7 @@
 """A model as a program: typed nodes over registered operators.
 
-Holds: ``capture`` (module, exported program or file → ``Program``), the operator registry, the reference
-interpreter, recognition of norms.
+Holds: ``capture`` (module, exported program, ``.pt2`` or ``.onnx`` file → ``Program``), the operator registry, the
+reference interpreter, recognition of norms.
 May import: errors, gaussian, _regular_file.
 Never: judges what a program does far away.
 """
@@ -9,7 +9,7 @@ Never: judges what a program does far away.
 from __future__ import annotations
 
 from farfield.graph._archive import read_program
-from farfield.graph._capture import CaptureError, capture
+from farfield.graph._capture import CaptureError, capture, open_model
 from farfield.graph._compose import compose
 from farfield.graph._describe import describe, linear_part
 from farfield.graph._export import export_model
@@ -20,6 +20,7 @@ from farfield.graph._program import Program
 from farfield.graph._rules import RuleTable, last_uses, walk
 from farfield.graph._size import SymbolicSize
 from farfield.graph._unknown import OpaqueNodeError
+from farfield.graph.onnx import OnnxModule, is_onnx, onnx_operator_names, read_onnx
 from farfield.graph.operators import (
     Example,
     Facts,
@@ -41,6 +42,7 @@ __all__ = [
     "InputSpec",
     "Node",
     "NormSpec",
+    "OnnxModule",
     "OpaqueNodeError",
     "Operator",
     "Program",
@@ -55,11 +57,15 @@ __all__ = [
     "describe",
     "differs",
     "export_model",
+    "is_onnx",
     "last_uses",
     "linear_part",
+    "onnx_operator_names",
+    "open_model",
     "operator",
     "operator_names",
     "operators",
+    "read_onnx",
     "read_program",
     "register_operator",
     "spread_rows",

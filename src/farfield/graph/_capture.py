@@ -27,9 +27,10 @@ from farfield.graph._simplify import simplify
 from farfield.graph._size import SymbolicSize
 from farfield.graph._symbolic import trace_model
 from farfield.graph._unknown import OpaqueNodeError
+from farfield.graph.onnx import OnnxModule, is_onnx, open_onnx, open_sizes, unknown_reason
 from farfield.graph.recognition import recognise
 
-__all__ = ["CaptureError", "capture"]
+__all__ = ["CaptureError", "capture", "open_model"]
 
 _ORDER: tuple[CaptureMethod, ...] = ("export", "fx", "modules")
 
@@ -56,7 +57,7 @@ def capture(
     Parameters
     ----------
     model
-        A module, an exported program, or the path of a ``.pt2`` file (the last two need no example). A file is
+        A module, an exported program, or the path of a ``.pt2`` or ``.onnx`` file (which need no example). A file is
         read without running anything in it; what can't be read so is refused.
     example_inputs
         A tensor, a tuple of positional arguments, or a dictionary of named ones. Only shapes and types
@@ -90,7 +91,9 @@ def capture(
     ['linear', 'layer_norm']
     """
     wanted: Mapping[str, InputKind] = dict(kinds or {})
-    if isinstance(model, str | Path):
+    if is_onnx(model):
+        model, example_inputs = open_model(model, example_inputs, rows=2 if dynamic_batch else 1)
+    elif isinstance(model, str | Path):
         model = _load(Path(model))
     model = unwrapped(model)
     if isinstance(model, ExportedProgram):
@@ -110,7 +113,8 @@ def capture(
             f"kinds names the inputs {unknown}, which this model doesn't have; it has "
             f"{[spec.name for spec in program.inputs]}."
         )
-    return recognise(simplify(fold(program)))
+    program = recognise(simplify(fold(program)))
+    return _with_notes(program, model, example_inputs) if isinstance(model, OnnxModule) else program
 
 
 def _captured(
@@ -223,6 +227,40 @@ def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
             f"{type(model).__name__} itself fails on the example inputs ({', '.join(shapes)}): "
             f"{_first_line(error)}. Pass inputs of the shapes and types its forward takes."
         ) from error
+
+
+def open_model(model: Any, example_inputs: Any = (), *, rows: int = 2) -> tuple[Any, Any]:
+    """The module of an ``.onnx`` file and inputs for it; anything that is no such path is handed back as it is.
+
+    Parameters
+    ----------
+    model
+        What a caller passed as the model.
+    example_inputs
+        What was passed as its inputs; where there are none, zeros of the shapes that the file declares.
+    rows
+        Size of the batch, where the file leaves it open.
+
+    Raises
+    ------
+    CaptureError
+        If the file can't be read safely.
+    """
+    try:
+        return open_onnx(model, example_inputs, rows=rows) if is_onnx(model) else (model, example_inputs)
+    except UnsafeFileError as error:
+        raise CaptureError(str(error)) from error
+
+
+def _with_notes(program: Program, module: OnnxModule, example_inputs: Any) -> Program:
+    """The program of an ONNX file, with what the file left open and which nodes have no translation."""
+    strange = [
+        f"{node.module_path or node.name}: {reason}."
+        for node in program.nodes
+        if (reason := unknown_reason(node)) is not None
+    ]
+    said = (*open_sizes(module, example_inputs), *dict.fromkeys(strange))
+    return replace(program, unseen=(*program.unseen, *said))
 
 
 def _load(path: Path) -> ExportedProgram:

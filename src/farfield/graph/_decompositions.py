@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from farfield.graph.operators import registered_targets
 
-__all__ = ["decomposition_table"]
+__all__ = ["decomposition_table", "single_decompositions"]
 
 
 def decomposition_table() -> Any:
@@ -22,6 +23,17 @@ def decomposition_table() -> Any:
             del table[key]
     table.update({key: rule for key, rule in _OWN.items() if str(key) not in known})
     return table
+
+
+def single_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The same for a call by itself, as a plain dictionary: torch's part is made once in a process."""
+    known = registered_targets()
+    return {k: rule for k, rule in {**_torchs_own(), **_OWN}.items() if str(k) not in known}
+
+
+@functools.cache
+def _torchs_own() -> Mapping[Any, Callable[..., Any]]:
+    return dict(torch.export.default_decompositions().items())
 
 
 def _bilinear(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

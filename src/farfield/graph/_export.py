@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind as Kind
 from torch.export.graph_signature import OutputKind
+from torch.fx import Graph
 from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield.graph._decompositions import decomposition_table
-from farfield.graph._lower import Lowering, target_name
+from farfield.graph._lower import Lowering
 from farfield.graph._node import InputKind
 from farfield.graph._place import module_of
 from farfield.graph._prepare import quiet
 from farfield.graph._structure import leaf_names
+from farfield.graph._take_apart import taken_apart
 from farfield.graph.operators import registered_targets
 
 __all__ = ["export_model", "exported_modules", "lower_exported"]
@@ -82,22 +84,22 @@ def lower_exported(
     kinds
         What the caller says of some inputs.
     decompose
-        ``None``: only if some call is not registered, or writes into a tensor.
+        ``None``: what is not registered, and the whole program if some call writes into a tensor.
 
     Returns
     -------
     tuple
         The nodes collected, and the names of those that are returned.
     """
-    if needs_decomposition(exported) if decompose is None else decompose:
-        with quiet():
-            exported = exported.run_decompositions(decomposition_table())
+    graph = exported.graph
+    if decompose is not False:
+        exported, graph = _decomposed(exported, whole=bool(decompose))
     specs = {
         spec.arg.name: spec for spec in exported.graph_signature.input_specs if hasattr(spec.arg, "name")
     }
     lowering = Lowering(kinds)
     outputs: list[str] = []
-    for node in exported.graph.nodes:
+    for node in graph.nodes:
         if node.op == "placeholder":
             _placeholder(exported, lowering, node, specs.get(node.name))
         elif node.op == "call_function":
@@ -113,19 +115,16 @@ def lower_exported(
     return lowering, outputs
 
 
-def needs_decomposition(exported: ExportedProgram) -> bool:
-    """Whether some call writes into a tensor, holds a graph of its own or is not registered."""
-    known = registered_targets()
-    for node in exported.graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem:
-            continue
-        if not isinstance(node.target, torch._ops.OpOverload):
-            return True
-        schema, name = node.target._schema, target_name(node.target)
-        harmless = name in known or name.startswith("aten.sym_") or not schema.returns
-        if schema.is_mutable or not harmless:
-            return True
-    return False
+def _decomposed(exported: ExportedProgram, *, whole: bool) -> tuple[ExportedProgram, Graph]:
+    """The program and a graph of registered calls: call by call where that does, else traced again as a whole."""
+    with quiet():
+        if not whole:
+            try:
+                return exported, taken_apart(exported, registered_targets())
+            except Exception:  # a call that writes, or whatever tracing a piece of it ran into
+                pass
+        exported = exported.run_decompositions(decomposition_table())
+        return exported, exported.graph
 
 
 def exported_modules(exported: ExportedProgram) -> dict[str, str]:

@@ -152,7 +152,7 @@ def unwrapped(model: Any) -> nn.Module | ExportedProgram:
         model = inner
     if not isinstance(model, ExportedProgram):
         raise InvalidValueError(
-            f"capture takes an nn.Module, an ExportedProgram or the path of a .pt2 file, not "
+            f"capture takes an nn.Module, an ExportedProgram or the path of a .pt2 or .onnx file, not "
             f"{type(model).__name__}. Wrap a function in a module whose forward calls it."
         )
     return model

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield.errors import InvalidValueError
-from farfield.graph import InputSpec, Program, SymbolicSize, capture
+from farfield.graph import InputSpec, Program, SymbolicSize, capture, is_onnx, read_onnx
 from farfield.growth._extent import Reason
 from farfield.growth._jet import MASKED, Jet, as_real, constant, ray
 from farfield.growth._leading import join, lead
@@ -104,6 +104,8 @@ def horizon(
     [2.0, 0.0]
     """
     given = [directions] if isinstance(directions, Tensor) else list(directions)
+    if isinstance(model, str | Path) and is_onnx(model):
+        model = read_onnx(model)
     program = _captured(model, given, example_inputs)
     starts = [None] * len(given) if example_inputs is None else leaves(example_inputs)
     if len(given) != len(program.inputs) or len(starts) != len(program.inputs):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from farfield.errors import InvalidValueError
-from farfield.graph import OpaqueNodeError, Program, capture, differs
+from farfield.graph import OpaqueNodeError, Program, capture, differs, open_model
 from farfield.growth._analysis import Analysis, analyse_growth
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._extent import Reason
@@ -188,7 +188,7 @@ def analyse(
     >>> analyse(model, (torch.zeros(2, 4),)).status
     <Status.BOUNDED: 'bounded'>
     """
-    example_inputs = with_rows(example_inputs)
+    model, example_inputs = open_model(model, with_rows(example_inputs))
     if program is None:
         program = model if isinstance(model, Program) else capture(model, example_inputs)
     rng = torch.Generator().manual_seed(0) if generator is None else generator

@@ -1,13 +1,14 @@
 """LayerNorm as a nonlinearity: how much it bends, and networks of linear maps and LayerNorm that fit any labels.
 
 Holds: sums of squares within classes (SSR, LSSR), Hessians of norms and modules, LN-Nets of width three
-built for given points.
+built for given points, and how many points they can label in every way.
 May import: engine, errors, nn, _typing.
 Never: trains, draws or reads files.
 """
 
 from __future__ import annotations
 
+from farfield.lnnet._capacity import shattering_depth, vc_lower_bound
 from farfield.lnnet._construct import construct
 from farfield.lnnet._curvature import CurvatureEstimate, curvature, estimate_curvature
 from farfield.lnnet._exact import smallest_digits
@@ -21,6 +22,8 @@ __all__ = [
     "curvature",
     "estimate_curvature",
     "lssr",
+    "shattering_depth",
     "smallest_digits",
     "ssr",
+    "vc_lower_bound",
 ]

@@ -14,13 +14,14 @@ from farfield.certify.intervals import propagate
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import Program, capture
 from farfield.growth import Status, analyse
-from farfield.monitor._looks import Monitor
+from farfield.monitor._looks import Monitor, serving
 
 __all__ = ["FarFieldMonitor"]
 
 FAR = 1e9
 """Slopes are differences over this many data radii, in float64: what is bounded has settled, rounding is 1e-15."""
-DIRECTIONS = 32
+DIRECTIONS, ENTRIES = 32, 1 << 15
+"""So many directions, but fewer where inputs are large: a look's rows have so many entries, or eight directions."""
 
 
 class FarFieldMonitor(Monitor):
@@ -44,8 +45,8 @@ class FarFieldMonitor(Monitor):
 
     Notes
     -----
-    Cost: one forward pass of 4 × 32 rows in float64 every ``every`` steps, and one audit of the structure at the
-    start.
+    Cost: one forward pass of 4 × 32 rows in float64 every ``every`` steps (4 × 8 where inputs are large), and one
+    audit of the structure at the start.
 
     Examples
     --------
@@ -70,7 +71,8 @@ class FarFieldMonitor(Monitor):
         )
         self._program = _bounded_program(model, example) if self.bounded else None
         draws = torch.Generator().manual_seed(0)
-        made = [torch.randn(DIRECTIONS, *t.shape[1:], generator=draws, dtype=torch.float64) for t in inputs]
+        count = min(DIRECTIONS, max(8, ENTRIES // (4 * sum(t[0].numel() for t in inputs))))
+        made = [torch.randn(count, *t.shape[1:], generator=draws, dtype=torch.float64) for t in inputs]
         length = torch.stack([m.flatten(1).square().sum(1) for m in made]).sum(0).sqrt()
         queue = [m / length.reshape(-1, *(1,) * (m.ndim - 1)) for m in made]
         self._directions = tree_map(
@@ -137,17 +139,12 @@ class FarFieldMonitor(Monitor):
 def _bounded_program(model: nn.Module, example: Any) -> Program | None:
     """The model's program on one row, if its constants are the model's own tensors and intervals bound it."""
     one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) and leaf.ndim else leaf, example)
-    modes = [(module, module.training) for module in model.modules()]
     try:
-        program = capture(model.eval(), one, dynamic_batch=False)
-        if not _shares(model, program):
-            return None
-        return program if math.isfinite(_interval_bound(program)) else None
+        with serving(model):
+            program = capture(model, one, dynamic_batch=False)
+        return program if _shares(model, program) and math.isfinite(_interval_bound(program)) else None
     except FarfieldError:
         return None
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _shares(model: nn.Module, program: Program) -> bool:

@@ -22,7 +22,8 @@ from farfield.calibration import (
 )
 from farfield.certify import Certificate, verify_certificate
 from farfield.errors import InvalidValueError
-from farfield.monitor._limits import Excess, InputLimits, scale_of
+from farfield.graph import is_onnx, read_onnx
+from farfield.monitor._limits import Excess, InputLimits, finite_or_inf, runs_eagerly, scale_of
 from farfield.monitor._summary import GuardSummary
 
 __all__ = ["Answer", "Guard", "guard"]
@@ -77,20 +78,22 @@ class Guard(nn.Module):
     def forward(self, x: Any = None, *more: Any, **named: Any) -> tuple[Any, Tensor]:
         """(what the model answers, score of each row)."""
         positional = () if x is None else (x, *more)
-        given = self._typed(positional, named)
-        scores = [limit(given[name]) for name, limit in self._pairs()]
+        given, pairs = self._typed(positional, named), self._pairs()
+        scores = [limit(given[name]) for name, limit in pairs]
         score = torch.stack(scores).amax(0) if len(scores) > 1 else scores[0]
-        if not torch.compiler.is_compiling():
-            self._count(given, score)
-        if self.on_outside != "flag":
-            given = {**given, **{name: limit.capped(given[name]) for name, limit in self._pairs()}}
+        # Where rows are inside, a cap and a fallback change nothing: they are left out where that can be asked.
+        rows = self._outside(given, score) if runs_eagerly() else None
+        inside = rows is not None and not len(rows)
+        if self.on_outside != "flag" and not inside:
+            given = {**given, **{name: limit.capped(given[name], rows) for name, limit in pairs}}
         args = tuple(given[str(i)] for i in range(len(positional)))
         kwargs = {name: given[name] for name in named}
-        leaves, layout = tree_flatten(self.model(*args, **kwargs))
+        result = self.model(*args, **kwargs)
+        leaves, layout = ([result], None) if isinstance(result, Tensor) else tree_flatten(result)
         score = self._with_outputs(leaves, score)
-        if self.on_outside == "fallback":
+        if self.on_outside == "fallback" and not (inside and _largest(score) <= 1.0):
             leaves = self._replaced(leaves, score, args, kwargs)
-        return tree_unflatten(leaves, layout), score
+        return leaves[0] if layout is None else tree_unflatten(leaves, layout), score
 
     def explain(self, x: Any = None, *more: Any, **named: Any) -> list[Excess]:
         """For each row what lies farthest outside, or is nearest to its limit: a feature, the size, or an output."""
@@ -143,9 +146,11 @@ class Guard(nn.Module):
         """The score, and how far outputs lie outside those of the calibration rows."""
         for number, leaf in self._answers(leaves):
             value = leaf.float() if leaf.dtype.itemsize < 4 else leaf
-            away = (value - getattr(self, f"middle_{number}")).abs() / getattr(self, f"half_{number}")
-            away = torch.where(torch.isfinite(value), away, math.inf)
-            score = torch.maximum(score, away.reshape(away.shape[0], -1).amax(-1).to(score.dtype))
+            away = (value - getattr(self, f"middle_{number}")) / getattr(self, f"half_{number}")
+            size = away.abs().reshape(away.shape[0], -1).amax(-1).to(score.dtype)
+            if not (runs_eagerly() and _largest(size) <= 1.0):
+                size = finite_or_inf(size, torch.isfinite(value).reshape(value.shape[0], -1).all(-1))
+            score = torch.maximum(score, size)
             if number == 0 and self._promised:
                 low, high = self.get_buffer("promised_low"), self.get_buffer("promised_high")
                 broken = (value < low) | (value > high)
@@ -171,27 +176,29 @@ class Guard(nn.Module):
             made[places[number]] = torch.where(inside, leaf, other)
         return made
 
-    def _count(self, given: dict[str, Any], score: Tensor) -> None:
-        if not self.counting:
-            return
-        counts = self._counts
-        with torch.no_grad():
+    def _outside(self, given: dict[str, Any], score: Tensor) -> Tensor:
+        """The numbers of the rows that are outside; counts them."""
+        score, counts = score.detach(), self._counts
+        worst = _largest(score)
+        rows = (score > 1.0).nonzero()[:, 0] if worst > 1.0 else score.new_empty(0, dtype=torch.int64)
+        if self.counting:
             counts["rows"] += len(score)
-            outside = score > 1.0
-            if not bool(outside.any()):
-                counts["worst"] = max(counts["worst"], float(score.max())) if len(score) else counts["worst"]
-                return
-            counts["outside"] += int(outside.sum())
-            counts["worst"] = max(counts["worst"], float(score.max()))
-            counts["not_finite"] += int(torch.isinf(score).sum())
+            counts["worst"] = max(counts["worst"], worst)
+            counts["outside"] += len(rows)
+        if self.counting and len(rows):
+            counts["not_finite"] += int(torch.isinf(score).sum()) if math.isinf(worst) else 0
             for name, limit in self._pairs():
-                each, _ = limit.excesses(given[name][outside])
-                hits = (each > 1.0).sum(0)
+                hits = limit.outside(given[name].detach()[rows]).sum(0)
                 counts["features"][name] = counts["features"].get(name, 0) + hits
+        return rows
+
+
+def _largest(score: Tensor) -> float:
+    return float(score.detach().max()) if len(score) else 0.0
 
 
 def guard(
-    model: nn.Module,
+    model: nn.Module | str | Path,
     data: Any,
     *,
     keep: float = 0.99,
@@ -208,7 +215,7 @@ def guard(
     Parameters
     ----------
     model
-        Copied, and put in evaluation mode.
+        Copied, and put in evaluation mode. Or the path of an ``.onnx`` file.
     data
         Calibration rows, as for :func:`farfield.repair`.
     keep
@@ -239,6 +246,10 @@ def guard(
         raise InvalidValueError(f"on_outside is one of {', '.join(get_args(Answer))}, got {on_outside!r}.")
     if fallback is not None and on_outside != "fallback":
         raise InvalidValueError(f"A fallback is for on_outside='fallback', not {on_outside!r}.")
+    if isinstance(model, str | Path):
+        if not is_onnx(model):
+            raise InvalidValueError(f"A file to guard is an .onnx file, got {str(model)!r}.")
+        model = read_onnx(model)
     promised = None
     if certificate is not None:
         found = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)

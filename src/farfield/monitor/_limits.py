@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from farfield.calibration import FeatureStatistics, UpperQuantile, cap_axes
 from farfield.nn import FeatureClamp, NormCap
 
-__all__ = ["Excess", "InputLimits", "scale_of"]
+__all__ = ["Excess", "InputLimits", "finite_or_inf", "runs_eagerly", "scale_of"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class InputLimits(nn.Module):
         A batch: its type and number of axes.
     """
 
-    above: Tensor
-    below: Tensor
+    middle: Tensor
+    slope: Tensor
     unit: Tensor
 
     def __init__(self, seen: FeatureStatistics, sizes: UpperQuantile, keep: float, like: Tensor) -> None:
@@ -69,40 +69,52 @@ class InputLimits(nn.Module):
         radius = max(sizes.at_least(keep), 1e-30)
         self.radius = radius * (1.0 + 1e-5)
         self.size = NormCap(radius * (1.0 + 3e-5), center=center, weight=weight, axes=self.axes)
-        tiny = torch.finfo(wide).tiny
-        self.register_buffer("above", 1.0 / (high - center).clamp_min(tiny))
-        self.register_buffer("below", -1.0 / (center - low).clamp_min(tiny))
+        self.register_buffer("middle", low / 2 + high / 2)
+        self.register_buffer("slope", 1.0 / (high / 2 - low / 2).clamp_min(torch.finfo(wide).tiny))
         self.register_buffer("unit", weight / self.radius)
 
     def typed(self, x: Tensor) -> Tensor:
         """In the type that the model was calibrated with."""
         return x.to(self.dtype)
 
-    def capped(self, x: Tensor) -> Tensor:
-        """The nearest that was seen: the same to the last bit inside, a broken feature at its mean."""
-        made: Tensor = self.size(self.features(x))
-        return made
+    def capped(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The nearest that was seen: the same to the last bit inside, a broken feature at its mean.
+
+        With ``rows`` only those are asked about, the rest being inside.
+        """
+        made: Tensor = self.size(self.features(x if rows is None else x[rows]))
+        return made if rows is None else x.index_copy(0, rows, made)
+
+    def outside(self, x: Tensor) -> Tensor:
+        """(rows, features): whether a feature lies outside its range; NaN does."""
+        x = _wide(x)
+        return (x.clamp(self.features.low, self.features.high) != x).flatten(1)
 
     def excesses(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(rows, features) and (rows,): how far outside each feature is, and all together; ∞ for NaN and ∞."""
-        each, inside, together = self._parts(x)
-        return _told(each, inside).flatten(1), together
+        """(rows, features) and (rows,): how far outside each feature is, and all together; ∞ for NaN and ∞ alone."""
+        x = _wide(x)
+        each = ((x - self.middle) * self.slope).abs()
+        told = _told(each, x.clamp(self.features.low, self.features.high) == x)
+        finite = torch.isfinite(x)
+        return finite_or_inf(told, finite).flatten(1), finite_or_inf(self._size(x), finite.flatten(1).all(-1))
 
     def forward(self, x: Tensor) -> Tensor:
         """The score of each row: the largest excess, in as few passes over the input as it takes."""
-        each, inside, together = self._parts(x)
-        return torch.maximum(_told(each.flatten(1).amax(-1), inside.flatten(1).all(-1)), together)
+        x = _wide(x)
+        each = ((x - self.middle) * self.slope).abs().flatten(1).amax(-1)
+        kept = x.clamp(self.features.low, self.features.high)
+        if runs_eagerly() and torch.equal(kept, x):  # the common case: every row within, and no NaN
+            each = each.clamp(max=1.0)
+            return torch.maximum(each, self._size(x))
+        told = _told(each, (kept == x).flatten(1).all(-1))
+        return finite_or_inf(torch.maximum(told, self._size(x)), torch.isfinite(x).flatten(1).all(-1))
 
-    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(|x − center| over the distance to that limit, whether x lies within, the size over the radius)."""
-        x = x.float() if x.dtype.itemsize < 4 else x
-        away = x - self.features.center
-        each = torch.maximum(away * self.above, away * self.below)
-        inside = x.clamp(self.features.low, self.features.high) == x
+    def _size(self, x: Tensor) -> Tensor:
+        """‖(x − center)·weight‖ over the radius, the largest over the places of a row."""
+        away = (x - self.features.center) * self.unit
         # In float64, where squares of float32 don't overflow.
-        together = torch.linalg.vector_norm(away * self.unit, 2, self.axes, dtype=torch.float64).to(x.dtype)
-        together = together.reshape(x.shape[0], -1).amax(-1)
-        return each, inside, torch.where(torch.isnan(together), math.inf, together)
+        size: Tensor = torch.linalg.vector_norm(away, 2, self.axes, dtype=torch.float64).to(x.dtype)
+        return size if size.ndim == 1 else size.flatten(1).amax(-1)
 
     def explain(self, x: Tensor, name: str) -> list[Excess]:
         """The largest excess of each row, and whose it is."""
@@ -129,10 +141,24 @@ class InputLimits(nn.Module):
         return found
 
 
+def runs_eagerly() -> bool:
+    """Whether tensors hold numbers now, so that Python may ask for one; not while a graph is made of them."""
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return not (tracing or torch.compiler.is_compiling())
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
 def _told(excess: Tensor, inside: Tensor) -> Tensor:
-    """An excess that is at most 1 just where the value lies within its limits; ∞ for NaN."""
-    told = torch.where(inside, excess.clamp(max=1.0), excess.clamp(min=1.0 + torch.finfo(excess.dtype).eps))
-    return torch.where(torch.isnan(told), math.inf, told)
+    """An excess that is at most 1 just where the value lies within its limits."""
+    return torch.where(inside, excess.clamp(max=1.0), excess.clamp(min=1.0 + torch.finfo(excess.dtype).eps))
+
+
+def finite_or_inf(score: Tensor, finite: Tensor) -> Tensor:
+    """A number where what it is about is finite, even if it overflowed; ∞ where not."""
+    return torch.where(finite, score.clamp(max=torch.finfo(score.dtype).max), math.inf)
 
 
 def scale_of(seen: FeatureStatistics) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "serving"]
 
 
 class Monitor(ABC):
@@ -28,7 +28,7 @@ class Monitor(ABC):
 
     def scalars(self) -> dict[str, float]:
         """The scalars now."""
-        with _serving(self.model):
+        with serving(self.model):
             return self._look()
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Monitor(ABC):
 
 
 @contextmanager
-def _serving(model: nn.Module) -> Iterator[None]:
+def serving(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode; afterwards every module's mode and torch's random numbers are as they were."""
     modes = [(module, module.training) for module in model.modules()]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}

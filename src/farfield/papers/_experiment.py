@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,20 @@ from farfield._provenance import provenance
 from farfield._typing import JSON
 from farfield.data import is_here
 from farfield.engine import Progress, fingerprint
+from farfield.errors import MissingExtraError
+from farfield.papers._sizes import PaperSize, sizes
 from farfield.report import Figure, Table, save_figure
-from farfield.report._data import plain
+from farfield.report._data import figure_of, plain
 
-__all__ = ["ClaimVerdict", "Experiment", "ExperimentResult", "Progress", "missing", "run_experiment"]
+__all__ = [
+    "ClaimVerdict",
+    "Experiment",
+    "ExperimentResult",
+    "Progress",
+    "missing",
+    "result_folder",
+    "run_experiment",
+]
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,10 @@ class Experiment:
     description
         What the paper shows there, in our words.
     settings
-        The paper's sizes: keyword arguments of ``run``.
+        Keyword arguments of ``run``: the sizes of a full run.
+    paper_size
+        What the paper's text says of its sizes, by the name of the setting that it is compared with. None: the text
+        does not say. A setting that it does not name has no entry. Every record keeps these beside its own sizes.
     quick
         Settings that differ in a quick run.
     run
@@ -87,6 +100,7 @@ class Experiment:
     settings: dict[str, Any]
     run: Callable[..., ExperimentResult] = field(repr=False)
     quick: dict[str, Any] = field(default_factory=dict)
+    paper_size: PaperSize = field(default_factory=dict)
     resumable: bool = False
     data: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -103,6 +117,18 @@ def missing(experiment: Experiment) -> str | None:
     return None
 
 
+def result_folder(out: Path, *, quick: bool = False, seed: int = 0) -> Path:
+    """Where results go: ``out`` for full runs with seed 0; quick runs and other seeds have folders of their own.
+
+    Examples
+    --------
+    >>> str(result_folder(Path("out"), quick=True, seed=3))
+    'out/quick/seed3'
+    """
+    folder = out / "quick" if quick else out
+    return folder / f"seed{seed}" if seed else folder
+
+
 def run_experiment(
     experiment: Experiment,
     out: Path,
@@ -111,25 +137,38 @@ def run_experiment(
     seed: int = 0,
     force: bool = False,
     progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> dict[str, JSON]:
     """Run an experiment and write ``<out>/<paper>/<item>.json`` with its figure as .png and .svg beside it.
+
+    A quick run goes to ``<out>/quick`` and a seed other than 0 to ``seed<k>`` below that, so that neither replaces a
+    full result. The JSON is written before anything is drawn: without matplotlib a finished run is kept, and the
+    same command draws it once matplotlib is installed.
 
     A result already there with the same settings, seed and version is returned as it is, so an interrupted
     ``reproduce p2`` goes on where it stopped; ``force`` runs it again. A resumable experiment that is stopped in the
     middle leaves a folder ``<item>`` beside its result's place and goes on from there.
 
+    Parameters
+    ----------
+    warn
+        Told what could not be done without losing the result: today, that a figure could not be drawn.
+
     Returns
     -------
     dict
-        The JSON that was written: description, verdicts, numbers, table, figure data and provenance.
+        The JSON that was written: description, sizes, verdicts, numbers, table, figure data and provenance.
     """
     settings = {**experiment.settings, **(experiment.quick if quick else {})}
     paper, _, item = experiment.name.partition(".")
-    target = out / paper / f"{item}.json"
+    target = result_folder(out, quick=quick, seed=seed) / paper / f"{item}.json"
     origin = provenance(plain(settings), seed=seed)
+    measured = sizes(experiment.paper_size, plain(settings))
     if target.exists() and not force:
         stored: dict[str, JSON] = json.loads(target.read_text(encoding="utf-8"))
-        if _same_origin(stored.get("provenance"), origin):
+        # A record without sizes is older than the paper's own numbering: its name may mean another figure.
+        if _same_origin(stored.get("provenance"), origin) and "paper_size" in stored:
+            _draw(stored, target, warn, again=False)
             return stored
     # Other settings, another folder: what an earlier run left must not be taken for this one's.
     scratch = target.with_suffix("") / fingerprint(plain(settings), seed)[:16]
@@ -139,6 +178,8 @@ def run_experiment(
         "name": experiment.name,
         "description": experiment.description,
         "quick": quick,
+        "size": measured,
+        "paper_size": plain(dict(experiment.paper_size)),
         "verdicts": [{**plain(v), "surprising": v.surprising} for v in outcome.verdicts],
         "table": plain(outcome.table),
         "numbers": plain(outcome.numbers),
@@ -146,15 +187,30 @@ def run_experiment(
         "provenance": origin,
     }
     target.parent.mkdir(parents=True, exist_ok=True)
-    if outcome.figure is not None:
-        save_figure(outcome.figure, [target.with_suffix(".png"), target.with_suffix(".svg")])
-    # The JSON is written last and whole: its presence says that the experiment is done.
+    # Written whole: the presence of the JSON says that the experiment is done.
     partial = target.with_suffix(".json.part")
     partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     partial.replace(target)
     if experiment.resumable:
         shutil.rmtree(target.with_suffix(""), ignore_errors=True)
+    _draw(record, target, warn, again=True)
     return record
+
+
+def _draw(
+    record: Mapping[str, Any], target: Path, warn: Callable[[str], None] | None, *, again: bool
+) -> None:
+    """Draw a record's figure beside it, if it has one and ``again`` or a picture is missing."""
+    pictures = [target.with_suffix(".png"), target.with_suffix(".svg")]
+    if record["figure"] is None or not (again or any(not p.exists() for p in pictures)):
+        return
+    try:
+        save_figure(figure_of(record["figure"]), pictures)
+    except MissingExtraError as error:
+        for path in pictures:  # an older picture would show another run
+            path.unlink(missing_ok=True)
+        if warn is not None:
+            warn(f"{record['name']}: the result is in {target}, but it is not drawn. {error}")
 
 
 def _same_origin(stored: JSON, fresh: dict[str, JSON]) -> bool:

@@ -95,8 +95,9 @@ def run_seeds(
 ) -> SeedSweep:
     """Run experiments with several seeds, each as a task, and gather what became of every claim.
 
-    Results are written to ``<out>/seed<k>/<paper>/<item>.json`` as :func:`run_experiment` writes them, and finished
-    ones are kept: stopped and started again, it goes on. One that fails is a row and stops nothing.
+    Results are written as :func:`run_experiment` writes them, every seed in a folder of its own
+    (``<out>/seed<k>/<paper>/<item>.json``, seed 0 in ``<out>`` itself, quick runs below ``<out>/quick``), and
+    finished ones are kept: stopped and started again, it goes on. One that fails is a row and stops nothing.
 
     Parameters
     ----------
@@ -149,10 +150,9 @@ class _SeedRun:
 
     def __call__(self, key: tuple[str, int]) -> list[dict[str, Any]]:
         name, seed = key
-        folder = Path(self.out) / f"seed{seed}"
         try:
             record: Any = run_experiment(
-                experiment(name), folder, quick=self.quick, seed=seed, force=self.force
+                experiment(name), Path(self.out), quick=self.quick, seed=seed, force=self.force
             )
         except Exception as error:  # one that fails is a row, and the rest go on
             return [{"error": f"{type(error).__name__}: {error}"}]

@@ -14,7 +14,6 @@ from farfield._budget import Budget
 from farfield.calibration import (
     Batches,
     Call,
-    FeatureStatistics,
     UpperQuantile,
     floating,
     output_tensors,
@@ -22,6 +21,7 @@ from farfield.calibration import (
     run,
 )
 from farfield.errors import FarfieldError, InvalidValueError
+from farfield.repair._protections import observe_inputs
 from farfield.repair._repair import Method, Repair, repair
 
 __all__ = ["Candidate", "Candidates", "compare_repairs"]
@@ -231,23 +231,21 @@ def _width(made: Repair, time_budget: float | Budget) -> float:
 
 def _farthest(rows: Batches, count: int) -> Callable[[Call], Tensor]:
     """Which rows of a call are of the tenth that lies farthest out."""
-    seen: dict[int | str, FeatureStatistics] = {}
-    for call in rows:
-        for name, tensor in floating(call).items():
-            seen.setdefault(name, FeatureStatistics()).add(tensor)
+    seen, total_rows = observe_inputs(rows)
+    if total_rows != count:
+        raise InvalidValueError(f"data has {total_rows} rows and {count} targets.")
 
     def size(call: Call) -> Tensor:
         total = torch.zeros(rows_of(call), dtype=torch.float64)
         for name, tensor in floating(call).items():
-            away = (tensor.double() - seen[name].mean) / seen[name].deviation.clamp_min(1e-12)
+            own = seen[str(name)]
+            away = (tensor.double() - own.mean) / own.deviation.clamp_min(1e-12)
             total += away.reshape(len(away), -1).square().sum(-1)
         return total.sqrt()
 
     quantile = UpperQuantile()
     for call in rows:
         quantile.add(size(call))
-    if quantile.total != count:
-        raise InvalidValueError(f"data has {quantile.total} rows and {count} targets.")
     limit = quantile.at_least(0.9)
     return lambda call: size(call) >= limit
 

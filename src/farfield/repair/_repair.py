@@ -21,6 +21,7 @@ from farfield.repair._change import Change, FarRow, far_rows, measure_change
 from farfield.repair._curves import ComparedCurve, SizeHistogram, curves, size_histogram
 from farfield.repair._distill import distilled_norm
 from farfield.repair._insert import Insertion, inserted_into, without_insertions
+from farfield.repair._onnx import save_onnx
 from farfield.repair._places import hidden_cut
 from farfield.repair._program import (
     Repairable,
@@ -97,11 +98,17 @@ class Repair:
         return certify(self.model, self._arguments(), time_budget=time_budget, **options)
 
     def save(self, path: str | Path) -> None:
-        """Write the repaired model: ``.pt2`` (the whole program), ``.safetensors`` or ``.pt`` (its state dict)."""
+        """Write the repaired model: ``.pt2`` (the whole program), ``.safetensors`` or ``.pt`` (its state dict).
+
+        A model that was read from an ``.onnx`` file is also written to one: the original graph with the protections
+        as standard operators, everything else byte for byte as it was.
+        """
         place = Path(path)
         if place.suffix == ".pt2":
             serving = copied(self.model).eval()
             torch.export.save(export_model(serving, *self.example, dynamic_batch=True), place)
+        elif place.suffix == ".onnx":
+            save_onnx(self.undo().eval(), self.inserted, self.example, place)
         elif place.suffix == ".safetensors":
             from farfield.errors import MissingExtraError
 
@@ -114,7 +121,7 @@ class Repair:
             torch.save(self.model.state_dict(), place)
         else:
             raise InvalidValueError(
-                f"A repaired model is written to .pt2, .safetensors or .pt, not {place.suffix!r}."
+                f"A repaired model is written to .pt2, .onnx, .safetensors or .pt, not {place.suffix!r}."
             )
 
     def patch(self) -> str:
@@ -217,7 +224,8 @@ def repair(
     ----------
     model
         A module, which is left as it is: the repaired one is a copy. Or an exported program, or the path of a
-        ``.pt2`` file, which is read without running anything in it: protections stand between its operations.
+        ``.pt2`` or ``.onnx`` file, which is read without running anything in it: protections stand between its
+        operations.
     data
         Calibration rows: a tensor, a tuple or dictionary of tensors, a DataLoader or any iterable of batches that can
         be iterated again. Streamed, never held; labels in a batch are left out.

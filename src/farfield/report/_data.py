@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["Figure", "Heatmap", "Panel", "Series", "Table", "plain"]
+__all__ = ["Figure", "Heatmap", "Panel", "Series", "Table", "figure_of", "plain"]
 
 
 @dataclass(frozen=True)
@@ -137,3 +138,41 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def figure_of(stored: Mapping[str, Any]) -> Figure:
+    """The figure that :func:`plain` made plain data of, ready to be drawn again.
+
+    Examples
+    --------
+    >>> figure = Figure("f", (Panel("p", "x", "y", (Series("a", (1.0,), (float("nan"),)),)),))
+    >>> plain(figure_of(plain(figure))) == plain(figure)
+    True
+    """
+    panels = tuple(_heatmap(p) if "values" in p else _panel(p) for p in stored["panels"])
+    return Figure(**{**stored, "panels": panels})
+
+
+def _heatmap(stored: Mapping[str, Any]) -> Heatmap:
+    rows = tuple(_floats(row) for row in stored["values"])
+    span = stored["value_range"]
+    own = {"x": _floats(stored["x"]), "y": _floats(stored["y"]), "values": rows}
+    return Heatmap(**{**stored, **own, "value_range": None if span is None else _floats(span)})
+
+
+def _panel(stored: Mapping[str, Any]) -> Panel:
+    series = tuple(
+        Series(**{**s, **{axis: _floats(s[axis]) for axis in ("x", "y", "low", "high")}})
+        for s in stored["series"]
+    )
+    span = stored["y_range"]
+    own = {
+        "series": series,
+        "ticks": tuple(stored["ticks"]),
+        "y_range": None if span is None else _floats(span),
+    }
+    return Panel(**{**stored, **own})
+
+
+def _floats(values: Iterable[Any]) -> Any:
+    return tuple(float(v) for v in values)

@@ -370,7 +370,7 @@ def caution(audit: AuditData) -> str:
 def repair_command(audit: AuditData) -> str:
     """The command that repairs what was audited; ROWS is a file of inputs as the model meets them."""
     name = str(audit["subject"]["name"])
-    source = name if ":" in name and not name.endswith(".pt2") and " " not in name else "TARGET"
+    source = name if ":" in name and not name.endswith((".pt2", ".onnx")) and " " not in name else "TARGET"
     return f"farfield repair {source} --data ROWS.npy"
 
 

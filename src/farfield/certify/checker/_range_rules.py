@@ -47,9 +47,82 @@ def _square(step: Step) -> Any:
 
 def _quotient(step: Step) -> Any:
     a, b = step.operand(0, "input"), step.operand(1, "other")
-    if a is None or b is None or step.attributes.get("rounding_mode") is not None:
+    if a is None or b is None:
         return None
-    return times(a, inverse(b))
+    low, high = times(a, inverse(b))
+    rounded = {None: None, "floor": np.floor, "trunc": np.trunc}[step.attributes.get("rounding_mode")]
+    return (low, high) if rounded is None else (rounded(low), rounded(high))
+
+
+def _remainder(step: Step) -> Any:
+    """Between 0 and the divisor; x itself where it lies there."""
+    x, b = step.operand(0, "input"), step.operand(1, "other")
+    if x is None or b is None or ((b[0] <= 0) & (b[1] >= 0)).any():
+        return None
+    same = (x[0] >= 0) & (x[1] < b[0])
+    return np.where(same, x[0], np.minimum(b[0], 0.0)), np.where(same, x[1], np.maximum(b[1], 0.0))
+
+
+def _fmod(step: Step) -> Any:
+    """The sign of x, and no larger than x or the divisor."""
+    x, b = step.operand(0, "input"), step.operand(1, "other")
+    if x is None or b is None or ((b[0] <= 0) & (b[1] >= 0)).any():
+        return None
+    limit = sizes_of(b)[1]
+    low = np.where(x[0] >= 0, 0.0, np.maximum(x[0], -limit))
+    high = np.where(x[1] <= 0, 0.0, np.minimum(x[1], limit))
+    same = sizes_of(x)[1] < sizes_of(b)[0]
+    return np.where(same, x[0], low), np.where(same, x[1], high)
+
+
+def _hypot(step: Step) -> Any:
+    """√(a² + b²) rises with |a| and |b|."""
+    a, b = step.operand(0, "input"), step.operand(1, "other")
+    if a is None or b is None:
+        return None
+    low, high = (np.hypot(*ends) for ends in zip(sizes_of(a), sizes_of(b), strict=True))
+    return np.maximum(low * (1 - EVALUATION) - TINY, 0.0), high * (1 + EVALUATION) + TINY
+
+
+def _prod(step: Step) -> Any:
+    """Factor by factor."""
+    if step.given[0] is None:
+        return None
+    shape = step.given[0][0].shape
+    axes = step.attributes.get("dim")
+    axes = range(len(shape)) if axes is None else axes if isinstance(axes, tuple) else (axes,)
+    last = [int(d) % len(shape) for d in axes] if shape else []
+    order = [*(d for d in range(len(shape)) if d not in last), *last]
+    ends = [
+        e.transpose(order).reshape(*(shape[d] for d in order[: len(shape) - len(last)]), -1)
+        for e in step.given[0]
+    ]
+    made = point(1.0)
+    for k in range(ends[0].shape[-1]):
+        made = times(made, (ends[0][..., k], ends[1][..., k]))
+    return made[0].reshape(sizes(step.node)), made[1].reshape(sizes(step.node))
+
+
+def _finite(step: Step) -> Any:
+    """The same numbers, and where they may be infinite also what stands in for those."""
+    if step.given[0] is None:
+        return None
+    low, high = step.given[0]
+    if np.isfinite(low).all() and np.isfinite(high).all():
+        return low, high
+    largest = float(torch.finfo(step.node.dtype or torch.float64).max)
+    defaults = {"nan": 0.0, "posinf": largest, "neginf": -largest}
+    given = {k: step.attributes.get(k) for k in defaults}
+    others = [float(defaults[k] if v is None else v) for k, v in given.items()]
+    return np.minimum(low, min(others)), np.maximum(high, max(others))
+
+
+def _place(step: Step) -> Any:
+    """The number of an entry."""
+    shape = sizes(step.ranges.program.node(step.node.operands[0]))
+    axis = step.attributes.get("dim")
+    count = math.prod(shape) if axis is None or not shape else shape[int(axis)]
+    return _between(0.0, max(count - 1.0, 0.0))(step)
 
 
 def _power(step: Step) -> Any:
@@ -57,15 +130,15 @@ def _power(step: Step) -> Any:
     base, power = step.operand(0, "input"), step.operand(1, "exponent")
     if base is None or power is None or power[0].size != 1 or power[0] != power[1]:
         return None
-    p = float(power[0].reshape(()))
-    if p < 0:
-        return None
+    exponent = float(power[0].reshape(()))
+    p = abs(exponent)
     if p == int(p):
         low, high = (base[0], base[1]) if p % 2 else sizes_of(base)
     else:
         low, high = np.maximum(base[0], 0.0), base[1]
     ends = [np.power(e, p) for e in (low, high)]
-    return ends[0] - EVALUATION * np.abs(ends[0]) - TINY, ends[1] + EVALUATION * np.abs(ends[1]) + TINY
+    least, most = ends[0] - EVALUATION * np.abs(ends[0]) - TINY, ends[1] + EVALUATION * np.abs(ends[1]) + TINY
+    return (least, most) if exponent >= 0 else inverse((least, most))
 
 
 def _lerp(step: Step) -> Any:
@@ -117,15 +190,19 @@ def _softmax(step: Step) -> Any:
     if span is None or not (np.isfinite(span[0]).all() and np.isfinite(span[1]).all()):
         return np.zeros(sizes(node)), np.ones(sizes(node))
     low, high = np.moveaxis(span[0], axis, -1), np.moveaxis(span[1], axis, -1)
-    peak = high.max(-1, keepdims=True)
-    bottom, top = np.exp(low - peak), np.exp(high - peak)
+    if low.shape[-1] == 1:
+        return np.ones(sizes(node)), np.ones(sizes(node))
 
     def share(own: Array, others: Array) -> Array:
-        rest = np.stack([np.delete(others, i, -1).sum(-1) for i in range(others.shape[-1])], -1)
-        made: Array = own / (own + rest + TINY)
+        """1/(1 + Σ_{j≠i} e^{others_j − own_i}): each sum over its own largest term, so that none is lost."""
+        made = np.empty_like(own)
+        for i in range(own.shape[-1]):
+            rest = np.delete(others, i, -1)
+            peak = rest.max(-1)
+            made[..., i] = 1.0 / (1.0 + np.exp(rest - peak[..., None]).sum(-1) * np.exp(peak - own[..., i]))
         return made
 
-    lo, hi = share(bottom, top) * (1 - 1e-12) - TINY, share(top, bottom) * (1 + 1e-12) + TINY
+    lo, hi = share(low, high) * (1 - 1e-12) - TINY, share(high, low) * (1 + 1e-12) + TINY
     return np.moveaxis(np.maximum(lo, 0.0), -1, axis), np.moveaxis(np.minimum(hi, 1.0), -1, axis)
 
 
@@ -271,6 +348,8 @@ def _recurrent(step: Step) -> Any:
 
 RULES: Mapping[str, Rule] = {
     "mul": _product, "square": _square, "div": _quotient, "pow": _power, "lerp": _lerp, "matmul": _matmul,
+    "remainder": _remainder, "fmod": _fmod, "hypot": _hypot, "prod": _prod, "argmax": _place, "argmin": _place,
+    "nan_to_num": _finite,
     "reciprocal": lambda step: None if step.given[0] is None else inverse(step.given[0]),
     "softmax": _softmax, "log_softmax": _log_softmax, "attention": _attention, "cast": _cast, "dropout": _dropout,
     **dict.fromkeys(["identity", "reshape", "expand", "unsqueeze"], _averaging),

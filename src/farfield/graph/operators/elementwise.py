@@ -177,6 +177,8 @@ ARITHMETIC = (
         (
             Target("aten.sub.Tensor"),
             Target("aten.sub.Scalar"),
+            Target("aten.rsub.Tensor", _SWAP),
+            Target("aten.rsub.Scalar", _SWAP),
             Target("_operator.sub"),
         ),
         _scaled(lambda a, b: a - b),

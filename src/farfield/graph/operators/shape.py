@@ -315,6 +315,7 @@ COPYING = (
                 "clone",
                 "contiguous",
                 "detach",
+                "detach_",  # marked as writing into its tensor, whose values it leaves
                 "alias",
                 "lift_fresh_copy",
                 "lift_fresh",

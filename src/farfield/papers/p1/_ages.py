@@ -83,14 +83,20 @@ class HeadResults:
 # ------------------------------------------------------------------ data
 
 
-def chosen_rows(faces: PackedFaces, count: int | None, seed: int) -> NDArray[np.int64]:
-    """Near rows, then far ones; ``count`` of all, in the whole's proportion, or everything."""
-    near, far = np.flatnonzero(~faces.far), np.flatnonzero(faces.far)
+def chosen_rows(
+    faces: PackedFaces, held_out: Sequence[int], count: int | None, seed: int
+) -> tuple[NDArray[np.int64], int]:
+    """Near rows, then those with a label that is held out, and how many are near.
+
+    ``count`` of all, in the whole's proportion, or everything.
+    """
+    apart = faces.held_out(held_out)
+    near, far = np.flatnonzero(~apart), np.flatnonzero(apart)
     if count is not None:
         draw = np.random.default_rng(seed)
         some = round(count * len(near) / len(faces))
         near, far = draw.permutation(near)[:some], draw.permutation(far)[: count - some]
-    return np.concatenate([near, far]).astype(np.int64)
+    return np.concatenate([near, far]).astype(np.int64), len(near)
 
 
 def scaled(z: Tensor, age: Tensor, near: int, of_features: str, of_age: str) -> AgeData:

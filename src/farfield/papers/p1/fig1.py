@@ -378,6 +378,9 @@ EXPERIMENT = Experiment(
             "GELU": ["gelu", None, "none"],
         },
     },
+    paper_size={
+        "toys": ["sinusoid", "linear", "quadratic"], "width": 128, "depth": 2, "seeds": 5, "epochs": 3000, "lr": 1e-3,
+    },
     run=run,
     resumable=True,
     data=("sinusoid", "linear", "quadratic"),

@@ -223,5 +223,6 @@ EXPERIMENT = Experiment(
         "activation": "relu", "depth": 2, "bias_var": 0.01, "half_width": 25.0, "points": 81, "farthest": 1e6,
     },
     quick={"points": 11},
+    paper_size={"half_width": 25.0},
     run=run,
 )  # fmt: skip

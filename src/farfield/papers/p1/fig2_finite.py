@@ -211,16 +211,19 @@ EXPERIMENT = Experiment(
     name="p1.fig2_finite",
     description=(
         "Empirical tangent kernels of ReLU networks of finite width on [−25, 25]², averaged over five draws: without "
-        "LayerNorm they grow without limit, with one LayerNorm anywhere they stay bounded, as at infinite width."
+        "LayerNorm they grow without limit, with one LayerNorm anywhere they stay bounded, as at infinite width. "
+        "Width 128 is that of the paper's other experiments; its text gives none for this figure. p1.fig2_wide "
+        "has 1024."
     ),
     settings={
         "networks": {
             "no LayerNorm": None, "LayerNorm first": "first",
             "LayerNorm second": "second", "LayerNorm every": "every",
         },
-        "activation": "relu", "depth": 2, "bias_var": 0.01, "width": 1024, "seeds": 5, "half_width": 25.0,
+        "activation": "relu", "depth": 2, "bias_var": 0.01, "width": 128, "seeds": 5, "half_width": 25.0,
         "points": 81, "farthest": 1e6,
     },
-    quick={"points": 11, "width": 256},
+    quick={"points": 11},
+    paper_size={"width": None, "depth": 2, "bias_var": 0.01, "seeds": 5, "half_width": 25.0},
     run=run,
 )  # fmt: skip

@@ -136,6 +136,7 @@ EXPERIMENT = Experiment(
         "norm_affine": False, "epochs": 200, "lr": 1e-3, "precision": "float32", "judge_scores": True,
     },
     quick={"seeds": 1, "rows": 1000, "epochs": 20, "directions": 20, "judge_scores": False},
+    paper_size={},
     run=run,
     resumable=True,
     data=("protein",),

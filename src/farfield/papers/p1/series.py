@@ -370,6 +370,7 @@ EXPERIMENT = Experiment(
         "dim": 16, "hidden": 32, "seeds": 1, "train_series": 128, "test_series": 4, "seen": 8, "last": 16,
         "epochs": 40, "lr": 3e-3, "time_budget": 0.2,
     },
+    paper_size={"depth": 2, "heads": 4, "dim": 64, "seen": 30, "last": 100, "seeds": None},
     run=run,
     resumable=True,
 )  # fmt: skip

@@ -128,5 +128,6 @@ EXPERIMENT = Experiment(
         "networks": {"no LayerNorm": None, "LayerNorm first": "first"}, "widths": [64, 256, 1024], "points": 9,
         "seeds": 60,
     },
+    paper_size={},
     run=run,
 )  # fmt: skip

@@ -17,7 +17,19 @@ from farfield.nn import Center, MeanFieldCenter, MeanFieldProject, Project
 from farfield.papers._experiment import Progress
 from farfield.report import Series
 
-__all__ = ["Layering", "Trace", "band", "chance_level", "degenerate_input", "measured", "simulate"]
+__all__ = [
+    "Layering",
+    "PairedEnds",
+    "Trace",
+    "band",
+    "chance_level",
+    "degenerate_input",
+    "from_law",
+    "measured",
+    "pair_numbers",
+    "paired",
+    "simulate",
+]
 
 Part = Literal["none", "layer", "mean_field"]
 
@@ -53,11 +65,16 @@ class Layering:
 
 @dataclass(frozen=True)
 class Trace:
-    """Isometry gap and Lyapunov γ of one layering, shape (runs, depth + 1); layer 0 is the input. And the inputs."""
+    """Isometry gap and Lyapunov γ of one layering, shape (runs, depth + 1); layer 0 is the input. And the inputs.
+
+    ``lengths`` is the part of the gap that unequal lengths of the rows make: log AM(a²)/GM(a²), which scaling every
+    row to one length takes away exactly.
+    """
 
     gap: Tensor
     gamma: Tensor
     inputs: tuple[Tensor, ...]
+    lengths: Tensor | None = None
 
 
 def degenerate_input(n: int, width: int, degeneracy: float, generator: torch.Generator) -> Tensor:
@@ -76,10 +93,13 @@ def _mix(x: Tensor, noise: Tensor, width: int, sampler: str) -> Tensor:
     Gaussian matrix, of n rows only; ``noise`` is that matrix. The law of the result given X is the same, exactly, at
     n·width draws instead of width².
     """
-    if sampler == "weights":
-        return x @ noise.T / math.sqrt(width)
+    return x @ noise.T / math.sqrt(width) if sampler == "weights" else from_law(x, noise)
+
+
+def from_law(x: Tensor, noise: Tensor) -> Tensor:
+    """A draw of X Wᵀ/√d, W of independent standard Gaussian entries; ``noise`` has one row for each of X's."""
     r: Tensor = torch.linalg.qr(x.T, mode="r").R
-    return r.T @ noise / math.sqrt(width)
+    return r.T @ noise / math.sqrt(x.shape[1])
 
 
 def simulate(
@@ -101,6 +121,7 @@ def simulate(
     norms = [nn.Sequential(*item.norms(s)) for item, s in zip(layerings, sigmas, strict=True)]
     gaps = torch.full((len(layerings), runs, depth + 1), torch.nan, dtype=torch.float64)
     gammas = torch.full_like(gaps, torch.nan)
+    spreads = torch.full_like(gaps, torch.nan)
     inputs: list[Tensor] = []
     total = runs * depth if total is None else total
     for run in range(runs):
@@ -118,6 +139,8 @@ def simulate(
                     scaled = state / lengths.max()
                     gaps[k, run, layer] = feature_isometry_gap(scaled)
                     gammas[k, run, layer] = lyapunov(gram(scaled))
+                    squares = scaled.square().mean(-1)
+                    spreads[k, run, layer] = squares.mean().log() - squares.log().mean()
             if layer == depth:
                 break
             rows = n if sampler == "law" else width
@@ -126,7 +149,7 @@ def simulate(
                 z = item.gain * _mix(states[k], noise, width, sampler)
                 states[k] = norms[k](sigma(z)) if item.order == "post" else sigma(norms[k](z))
             progress(start + run * depth + layer + 1, total)
-    return [Trace(gaps[k], gammas[k], tuple(inputs)) for k in range(len(layerings))]
+    return [Trace(gaps[k], gammas[k], tuple(inputs), spreads[k]) for k in range(len(layerings))]
 
 
 def band(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,6 +172,43 @@ def chance_level(n: int, width: int, strength: float, depth: int) -> Tensor:
     powers = (2.0 - strength) ** (2.0 * torch.arange(depth, dtype=torch.float64))
     sums = torch.cat([torch.zeros(1, dtype=torch.float64), powers.cumsum(0)])
     return (n - 1) / (2.0 * width) * sums
+
+
+@dataclass(frozen=True)
+class PairedEnds:
+    """Two gaps at the last layer: geometric means over the runs in which each is finite, ∞ if there is none.
+
+    ``lost``: for either, the runs in which it is not finite, as the rows became parallel or the network overflowed.
+    """
+
+    first: float
+    second: float
+    runs: int
+    lost: tuple[int, int]
+
+    def words(self, first: str, second: str) -> str:
+        """What was measured, in one line."""
+        pairs = zip((first, second), (self.first, self.second), self.lost, strict=True)
+        return ", ".join(
+            f"{name} {value:.3g}" + (f" (not finite in {gone} of {self.runs} runs)" if gone else "")
+            for name, value, gone in pairs
+        )
+
+
+def paired(first: Tensor, second: Tensor) -> PairedEnds:
+    """Compare two sets of gaps, (runs, depth + 1), at their last layer."""
+    kept = [v[:, -1][torch.isfinite(v[:, -1])] for v in (first, second)]
+    means = [float(v.log().mean().exp()) if len(v) else math.inf for v in kept]
+    return PairedEnds(means[0], means[1], len(first), (len(first) - len(kept[0]), len(second) - len(kept[1])))
+
+
+def pair_numbers(first: Tensor, second: Tensor, names: tuple[str, str]) -> dict[str, list[float]]:
+    """Plain data of two measured curves: means by layer, and the last layer of every run."""
+    out = {}
+    for name, gaps in zip(names, (first, second), strict=True):
+        out[name] = band(gaps)[0].tolist()
+        out[f"{name}, last layer by run"] = gaps[:, -1].tolist()
+    return out
 
 
 def measured(label: str, samples: Tensor, colour: int) -> Series:

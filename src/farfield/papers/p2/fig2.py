@@ -13,30 +13,34 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from farfield.gaussian import isometry_strength
+from farfield._intervals import mean_interval
+from farfield.gaussian import activation, isometry_strength
+from farfield.geometry import feature_isometry_gap
 from farfield.learn import Training, train
-from farfield.nn import MLP
+from farfield.nn import MLP, Center, Project
 from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers.p2._simulation import from_law
 from farfield.papers.p2._trained import Images, Stages, accuracy, floor, images, network, stages
 from farfield.report import Figure, Panel, Series
 
-Measured: TypeAlias = "dict[int, tuple[Stages, ...]]"
+Measured: TypeAlias = "dict[int, tuple[tuple[Stages, ...], ...]]"
+"""By the number of rows in a Gram matrix: for every network its held-out batches."""
 TIMES = ("initialisation", "trained")
 
 
 @dataclass(frozen=True)
 class TrainingEffect:
-    """One network: what held-out batches show before and after its training, and how that went.
+    """Networks of one activation: what held-out batches show before and after training, and how that went.
 
-    ``before`` and ``after`` by the number of rows that a Gram matrix compares.
+    ``losses``: (epochs, networks). ``accuracy``: (networks,).
     """
 
     activation: str
     before: Measured
     after: Measured
     losses: Tensor
-    accuracy: float
+    accuracy: Tensor
 
 
 def run(
@@ -45,6 +49,8 @@ def run(
     seed: int,
     scratch: Path,
     activations: Sequence[str],
+    runs: int,
+    wider: int,
     rows: int | None,
     width: int,
     depth: int,
@@ -55,34 +61,49 @@ def run(
     batches: int,
     precision: str,
 ) -> ExperimentResult:
-    """Train one network of each activation; gaps of held-out batches after every part of every layer.
+    """Train ``runs`` networks of each activation; gaps of held-out batches after every part of every layer.
 
-    ``compared``: how many rows a Gram matrix has, each with ``batches`` batches of its own.
+    ``compared``: how many rows a Gram matrix has, each with ``batches`` batches of its own. ``wider``: width of
+    untrained networks beside them, which say whether a gap that stays is the width's doing.
     """
     data = images("cifar10", rows=rows, held_out=batches * max(compared), seed=seed)
     training = Training(
         epochs=epochs, batch_size=batch_size, optimizer="sgd", lr=lr, loss="cross_entropy",
         precision=precision,  # type: ignore[arg-type]
     )  # fmt: skip
-    total = len(activations) * epochs
-    found = []
+    total = len(activations) * (epochs + 1)
+    held_out = _split(data, compared, batches)
+    found, wide = [], {}
     for k, name in enumerate(activations):
+        seeds = [1000 * seed + 100 * k + r for r in range(runs)]
         found.append(
             _trained(
-                name, data, training, width, depth, _split(data, compared, batches), 1000 * seed + k, scratch / name,
-                lambda done, _, k=k: progress(k * epochs + done, total),  # type: ignore[misc]
+                name, data, training, width, depth, held_out, seeds, scratch / name,
+                lambda done, _, k=k: progress(k * (epochs + 1) + done, total),  # type: ignore[misc]
             )
         )  # fmt: skip
+        wide[name] = {n: _untrained(name, own, wider, depth, seeds) for n, own in held_out.items()}
+        progress((k + 1) * (epochs + 1), total)
     caption = (
         f"Held-out images of CIFAR-10 through {depth} layers of {width}: linear, activation, centring, projection "
-        f"(points: the outputs of LayerNorm); {' or '.join(map(str, compared))} rows in a Gram matrix. One network "
-        f"for each activation, trained on {len(data.x):,} images for {epochs} epochs, SGD at {lr:g}, batches of "
-        f"{batch_size}, products in {precision}. Bands: smallest and largest of {batches} batches. Dotted: the gap "
-        "of as many independent Gaussian rows."
+        f"(points: the outputs of LayerNorm); {' or '.join(map(str, compared))} rows in a Gram matrix. {runs} "
+        f"networks for each activation, trained on {len(data.x):,} images for {epochs} epochs, SGD at {lr:g}, "
+        f"batches of {batch_size}, products in {precision}; {batches} batches each. Bands: "
+        + ("95% t-intervals over networks." if runs > 2 else "smallest and largest of all batches.")
+        + " Dotted: the gap of as many independent Gaussian rows."
     )
     return ExperimentResult(
-        tuple(v for f in found for v in _verdicts(f)),
+        tuple(
+            v
+            for f in found
+            for v in (*_verdicts(f), *_width_verdicts(f.activation, wide[f.activation], wider))
+        ),
         {f.activation: _numbers(f) for f in found}
+        | {
+            f"untrained, width {wider}": {
+                name: {n: digits(v.mean(0)) for n, v in by.items()} for name, by in wide.items()
+            }
+        }
         | {"gaussian_rows": {n: floor(n, width - 1) for n in compared}},
         Figure(
             "Isometry gap before and after training",
@@ -97,9 +118,30 @@ def _split(data: Images, compared: Sequence[int], batches: int) -> dict[int, lis
     return {n: list(data.held_out[: batches * n].split(n)) for n in compared}
 
 
-def _measured(model: nn.Module, batches: dict[int, list[Tensor]]) -> Measured:
-    assert isinstance(model, MLP)
-    return {n: tuple(stages(model, batch) for batch in own) for n, own in batches.items()}
+def _measured(models: Sequence[nn.Module], batches: dict[int, list[Tensor]]) -> Measured:
+    return {
+        n: tuple(tuple(stages(model, batch) for batch in own) for model in models if isinstance(model, MLP))
+        for n, own in batches.items()
+    }
+
+
+def _untrained(name: str, batches: Sequence[Tensor], width: int, depth: int, seeds: Sequence[int]) -> Tensor:
+    """Gaps after every LayerNorm of networks that are not trained, (networks, depth); one batch each.
+
+    The outputs of Gaussian weights are drawn from their law: a layer of any width costs rows × width draws.
+    """
+    sigma, norm = activation(name), nn.Sequential(Center(), Project())
+    out = []
+    for k, seed in enumerate(seeds):
+        generator = torch.Generator().manual_seed(seed)
+        x = batches[k % len(batches)].double()
+        gaps = []
+        for _ in range(depth):
+            noise = torch.randn(len(x), width, generator=generator, dtype=torch.float64)
+            x = norm(sigma(from_law(x, noise)))
+            gaps.append(feature_isometry_gap(x))
+        out.append(torch.stack(gaps))
+    return torch.stack(out)
 
 
 def _trained(
@@ -109,23 +151,19 @@ def _trained(
     width: int,
     depth: int,
     held_out: dict[int, list[Tensor]],
-    seed: int,
+    seeds: Sequence[int],
     checkpoint: Path,
     progress: Progress,
 ) -> TrainingEffect:
-    model = network(data.x.shape[1], name, width, depth, seed)
-    before = _measured(model, held_out)
+    models = [network(data.x.shape[1], name, width, depth, seed) for seed in seeds]
+    before = _measured(models, held_out)
     done = train(
-        [model], data.x, data.y, training=training, seeds=[seed], checkpoint=checkpoint, progress=progress
+        models, data.x, data.y, training=training, seeds=seeds, checkpoint=checkpoint, progress=progress
     )
-    after = done.models[0]
-    return TrainingEffect(
-        name,
-        before,
-        _measured(after, held_out),
-        done.losses[:, 0],
-        accuracy(after, data.held_out, data.held_out_y),
+    right = torch.tensor(
+        [accuracy(m, data.held_out, data.held_out_y) for m in done.models], dtype=torch.float64
     )
+    return TrainingEffect(name, before, _measured(done.models, held_out), done.losses, right)
 
 
 def _verdicts(found: TrainingEffect) -> list[ClaimVerdict]:
@@ -133,9 +171,9 @@ def _verdicts(found: TrainingEffect) -> list[ClaimVerdict]:
     out = [
         ClaimVerdict(
             f"{name}: training lowers the loss",
-            float(found.losses[-1]) < float(found.losses[0]),
-            f"mean over the first epoch {float(found.losses[0]):.3f}, over the last {float(found.losses[-1]):.3f}; "
-            f"{found.accuracy:.1%} of the held-out images right",
+            bool((found.losses[-1] < found.losses[0]).all()),
+            f"mean over the first epoch {float(found.losses[0].mean()):.3f}, over the last "
+            f"{float(found.losses[-1].mean()):.3f}; {float(found.accuracy.mean()):.1%} of the held-out images right",
         )
     ]
     for time, measured in zip(TIMES, (found.before, found.after), strict=True):
@@ -144,7 +182,28 @@ def _verdicts(found: TrainingEffect) -> list[ClaimVerdict]:
     return out
 
 
-def _norm_verdicts(what: str, batches: Sequence[Stages]) -> list[ClaimVerdict]:
+def _width_verdicts(name: str, wide: dict[int, Tensor], width: int) -> list[ClaimVerdict]:
+    return [
+        ClaimVerdict(
+            f"{name}, untrained, width {width}, {n} rows: the gap after the last LayerNorm is below that "
+            "after the first",
+            bool((gaps[:, -1] < gaps[:, 0]).all()),
+            f"first {_pm(gaps[:, 0])}, last {_pm(gaps[:, -1])}; {floor(n, width - 1):.3g} for Gaussian rows",
+        )
+        for n, gaps in wide.items()
+    ]
+
+
+def _pm(values: Tensor) -> str:
+    if len(values) < 3:
+        return f"{float(values.mean()):.3g}"
+    mean, half = mean_interval(values)
+    return f"{float(mean):.3g} ± {float(half):.2g}"
+
+
+def _norm_verdicts(what: str, networks: Sequence[Sequence[Stages]]) -> list[ClaimVerdict]:
+    batches = [batch for own in networks for batch in own]
+    ends = [torch.stack([torch.stack([b.norms[k] for b in own]).mean() for own in networks]) for k in (0, -1)]
     rise = {
         part: torch.stack([b.raised(part) for b in batches]) for part in ("projection", "norm", "centring")
     }
@@ -157,7 +216,8 @@ def _norm_verdicts(what: str, batches: Sequence[Stages]) -> list[ClaimVerdict]:
         ClaimVerdict(
             f"{what}: no projection raises the gap (proved for any rows)",
             up["projection"] == 0,
-            f"{up['projection']} of {count} (layers × batches) do; change between {_range(rise['projection'])}",
+            f"{up['projection']} of {count} (layers × batches × networks) do; change between "
+            f"{_range(rise['projection'])}",
         ),
         ClaimVerdict(
             f"{what}: no LayerNorm raises the gap",
@@ -168,9 +228,8 @@ def _norm_verdicts(what: str, batches: Sequence[Stages]) -> list[ClaimVerdict]:
         ClaimVerdict(
             f"{what}: the gap after the last LayerNorm is below that after the first, in every batch",
             bool((norms[:, -1] < norms[:, 0]).all()),
-            f"input {start:.3g}; first {float(norms[:, 0].mean()):.3g}, last {float(norms[:, -1].mean()):.3g} (means "
-            f"of {len(batches)} batches); lower than the layer before in {int((steps < 0).sum())} of {steps.numel()} "
-            "steps",
+            f"input {start:.3g}; first {_pm(ends[0])}, last {_pm(ends[1])} over {len(networks)} networks; lower than "
+            f"the layer before in {int((steps < 0).sum())} of {steps.numel()} steps",
         ),
     ]
 
@@ -182,14 +241,20 @@ def _range(values: Tensor) -> str:
 def _panel(found: TrainingEffect, n: int, least: float) -> Panel:
     series = []
     for c, (time, measured) in enumerate(zip(TIMES, (found.before, found.after), strict=True)):
-        batches = measured[n]
-        x = batches[0].curve()[0]
-        y = torch.stack([b.curve()[1] for b in batches])
-        band = digits(y.amin(0)), digits(y.amax(0))
-        series.append(Series(time, digits(x), digits(y.mean(0)), *band, colour=c))
-        norms = digits(y.mean(0)[4::4])
+        networks = measured[n]
+        x = networks[0][0].curve()[0]
+        y = torch.stack([torch.stack([b.curve()[1] for b in own]) for own in networks])
+        mean = y.mean((0, 1))
+        if len(networks) > 2:
+            half = mean_interval(y.mean(1))[1]
+            # On a logarithmic axis a band that reaches zero has no lower edge: it ends at half the mean.
+            band = digits(torch.maximum(mean - half, mean / 2)), digits(mean + half)
+        else:
+            band = digits(y.amin((0, 1))), digits(y.amax((0, 1)))
+        series.append(Series(time, digits(x), digits(mean), *band, colour=c))
+        norms = digits(mean[4::4])
         series.append(Series("", digits(x[4::4]), norms, style="points", colour=c))
-    ends = (0.0, float(len(found.before[n][0].norms)))
+    ends = (0.0, float(len(found.before[n][0][0].norms)))
     series.append(Series("Gaussian rows", ends, (least, least), style="dotted", colour=7))
     title = f"{found.activation}, β = {isometry_strength(found.activation):.3f}: {n} rows"
     return Panel(title, "layer", "isometry gap −log I", tuple(series), y_scale="log")
@@ -197,12 +262,14 @@ def _panel(found: TrainingEffect, n: int, least: float) -> Panel:
 
 def _numbers(found: TrainingEffect) -> dict[str, Any]:
     return {
-        "losses": digits(found.losses),
-        "held_out_accuracy": found.accuracy,
+        "losses": [digits(own) for own in found.losses.T],
+        "held_out_accuracy": found.accuracy.tolist(),
         **{
             time: {
-                n: [{"input": b.start, "gaps": [digits(g) for g in b.gaps]} for b in own]
-                for n, own in m.items()
+                n: [
+                    [{"input": b.start, "gaps": [digits(g) for g in b.gaps]} for b in own] for own in networks
+                ]
+                for n, networks in m.items()
             }
             for time, m in zip(TIMES, (found.before, found.after), strict=True)
         },
@@ -214,17 +281,23 @@ EXPERIMENT = Experiment(
     description=(
         "Isometry through an MLP on CIFAR-10, ten layers of 1000 with LayerNorm, batches of 512, SGD at 0.01, before "
         "and after training: normalisation raises isometry at every layer, at initialisation and after training. "
-        "Proved is that for the projection alone; LayerNorm also centres, and both parts are shown. Here one network "
-        "for each of three activations, five epochs over all 50,000 training images, products in bfloat16; gaps are "
-        "measured in float64 on held-out images."
+        "Proved is that for the projection alone; LayerNorm also centres, and both parts are shown. Here five "
+        "networks for each of the seven activations of Figure 7, five epochs over all 50,000 training images, "
+        "products in bfloat16; gaps are measured in float64 on held-out images."
     ),
     settings={
-        "activations": ["relu", "tanh", "sigmoid"], "rows": None, "width": 1000, "depth": 10, "batch_size": 512,
+        "activations": ["sigmoid", "selu", "elu", "tanh", "silu", "relu", "gelu"], "runs": 5, "wider": 8000,
+        "rows": None, "width": 1000, "depth": 10, "batch_size": 512,
         "lr": 0.01, "epochs": 5, "compared": [512, 32], "batches": 3, "precision": "bfloat16",
     },
     quick={
-        "rows": 512, "width": 64, "depth": 3, "batch_size": 32, "epochs": 2, "compared": [32, 4], "batches": 2,
+        "activations": ["relu", "tanh"], "runs": 3, "wider": 256, "rows": 512, "width": 64,
+        "depth": 3, "batch_size": 32, "epochs": 2, "compared": [32, 4], "batches": 2,
         "precision": "float32",
+    },
+    paper_size={
+        "activations": None, "runs": None, "rows": "all", "width": 1000, "depth": 10, "batch_size": 512,
+        "lr": 0.01, "epochs": None, "precision": None,
     },
     run=run,
     resumable=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
@@ -27,11 +28,13 @@ def run(
     depth: int,
     degeneracy: float,
     runs: int,
+    sampler: Literal["weights", "law"],
 ) -> ExperimentResult:
     """Finite-width gaps with 95% bands; exact mean field, corrected Theorem 4, the printed constant, both rates."""
     traces = simulate(
         [Layering(a) for a in activations],
         n=n, width=width, depth=depth, degeneracy=degeneracy, runs=runs, seed=seed, progress=progress,
+        sampler=sampler,
     )  # fmt: skip
     layers = tuple(float(v) for v in range(depth + 1))
     panels, verdicts, numbers = [], [], {}
@@ -118,8 +121,9 @@ EXPERIMENT = Experiment(
     description="Normalised random networks lose their isometry gap exponentially in depth; Theorem 4 beside it.",
     settings={
         "activations": ["relu", "tanh", "sigmoid"],
-        "n": 10, "width": 1000, "depth": 30, "degeneracy": 100.0, "runs": 10,
+        "n": 100, "width": 5000, "depth": 30, "degeneracy": 100.0, "runs": 10, "sampler": "law",
     },
-    quick={"width": 128, "depth": 8, "runs": 3},
+    quick={"n": 10, "width": 128, "depth": 8, "runs": 3},
+    paper_size={"n": 100, "width": 5000, "runs": 10, "depth": None},
     run=run,
 )  # fmt: skip

@@ -137,6 +137,9 @@ EXPERIMENT = Experiment(
         },
         "n": 12, "runs": 3,
     },
+    paper_size={
+        "datasets": ["mnist", "cifar10"], "activation": "relu", "shapes": None, "n": None, "runs": 10,
+    },
     run=run,
     data=("mnist", "cifar10"),
 )  # fmt: skip

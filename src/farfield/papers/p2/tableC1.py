@@ -61,5 +61,6 @@ EXPERIMENT = Experiment(
     name="p2.tableC1",
     description="Isometry strength β of σ(αx): closed forms in the gain α.",
     settings={"gains": [0.1, 0.5, 1.0, 2.0, 3.0], "tolerance": 1e-12},
+    paper_size={},
     run=run,
 )

@@ -253,6 +253,7 @@ EXPERIMENT = Experiment(
     quick={
         "sizes": {"paper": {"2": [5, 12], "3": [8]}, "fold": {"2": [5, 12], "3": [8]}}, "labellings": 1,
     },
+    paper_size={},
     run=run,
     resumable=True,
 )  # fmt: skip

@@ -192,5 +192,6 @@ EXPERIMENT = Experiment(
     ),
     settings={"maps": 1000, "problems": 100, "angles": 181},
     quick={"maps": 50, "problems": 4, "angles": 37},
+    paper_size={},
     run=run,
 )

@@ -149,5 +149,6 @@ EXPERIMENT = Experiment(
     ),
     settings={"problems": 200},
     quick={"problems": 10},
+    paper_size={},
     run=run,
 )

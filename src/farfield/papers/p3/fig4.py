@@ -280,6 +280,7 @@ EXPERIMENT = Experiment(
         "datasets": {"mnist": 4}, "images": 500, "seeds": 2, "width": 16, "depths": [1, 2], "groups": [0, 1, 4],
         "epochs": 4, "batch_size": 50, "longer": 1, "judge": False,
     },
+    paper_size={"images": "all (50,000 and 60,000)", "seeds": None, "width": None, "epochs": None},
     run=run,
     resumable=True,
     data=("cifar10", "mnist"),

@@ -297,6 +297,7 @@ EXPERIMENT = Experiment(
         "datasets": {"mnist": 4}, "images": 500, "seeds": 2, "width": 16, "groups": [1, 2, 4, 8], "epochs": 4,
         "batch_size": 50, "points": 50, "judge": False,
     },
+    paper_size={"images": "all (50,000 and 60,000)", "seeds": None, "width": None, "groups": None, "epochs": None},
     run=run,
     resumable=True,
     data=("cifar10", "mnist"),

@@ -230,6 +230,7 @@ EXPERIMENT = Experiment(
         "encoder": {"dim": 8, "heads": 2, "hidden": 8, "depth": 1}, "epochs": 10, "batch_size": 20, "lr": 1e-2,
         "judge": False,
     },
+    paper_size={"images": "networks and data sets of usual size", "seeds": None, "epochs": None},
     run=run,
     resumable=True,
     data=("cifar10", "mnist"),

@@ -1,0 +1,62 @@
+"""Rows that a user keeps in a file, read as data: nothing in the file runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farfield._regular_file import open_regular
+from farfield.errors import InvalidValueError
+
+__all__ = ["KINDS", "read_rows"]
+
+KINDS = ".npy, .npz, .csv, .parquet or .pt"
+
+
+def read_rows(path: Path) -> Tensor | dict[str, Tensor] | tuple[Tensor, ...]:
+    """A tensor, or several by name or in order, from a file of numbers; anything else than the kinds above is CSV.
+
+    The first line of a CSV may hold names. A Parquet file's columns are the features, in their order.
+    """
+    with open_regular(path) as file:
+        try:
+            found: Any
+            if path.suffix == ".npy":
+                found = torch.from_numpy(np.load(file, allow_pickle=False))
+            elif path.suffix == ".npz":
+                held = np.load(file, allow_pickle=False)
+                found = {name: torch.from_numpy(held[name]) for name in held.files}
+            elif path.suffix in (".pt", ".pth"):
+                found = torch.load(file, map_location="cpu", weights_only=True)
+            elif path.suffix == ".parquet":
+                from farfield.data._records import read_records
+
+                found = torch.tensor([[float(v) for v in row.values()] for row in read_records(path)])
+            else:
+                lines = file.read().decode("utf-8").splitlines()
+                numbers = lines[1:] if lines and _is_heading(lines[0]) else lines
+                found = torch.from_numpy(np.loadtxt(numbers, delimiter=",", ndmin=2))
+        except (OSError, ValueError, TypeError, RuntimeError, UnicodeDecodeError) as error:
+            first = str(error).partition("\n")[0][:200]
+            raise InvalidValueError(
+                f"The rows in {str(path)!r} can't be read: {first}. A file of rows is {KINDS}."
+            ) from error
+    if isinstance(found, list):
+        found = tuple(found)
+    parts = found.values() if isinstance(found, dict) else found if isinstance(found, tuple) else (found,)
+    if not all(isinstance(part, Tensor) for part in parts):
+        raise InvalidValueError(f"{str(path)!r} holds a {type(found).__name__}, not a tensor or several.")
+    return found  # type: ignore[no-any-return]
+
+
+def _is_heading(line: str) -> bool:
+    """Whether a line holds names, not numbers."""
+    try:
+        [float(word) for word in line.split(",")]
+    except ValueError:
+        return True
+    return False

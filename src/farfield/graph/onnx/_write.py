@@ -1,0 +1,219 @@
+"""An ONNX file with nodes put in: everything else is copied byte for byte.
+
+The file is walked as in ``_wire``; only the nodes whose names have to change are parsed and written anew. Weights are
+copied from file to file and never parsed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from farfield.errors import InvalidValueError
+from farfield.graph.onnx._file import onnx_package, read_onnx_file
+from farfield.graph.onnx._tensors import external_files
+from farfield.graph.onnx._wire import GRAPH, Field, fields, length_delimited, varint
+
+__all__ = ["Addition", "Splice", "write_spliced"]
+
+_NODE, _INITIALIZER = 1, 5
+"""Field numbers of ``GraphProto``."""
+_CHECKED = 1 << 31
+"""Files of up to this many bytes are checked by ``onnx.checker`` after writing."""
+_Piece: TypeAlias = "bytes | tuple[int, int]"
+"""New bytes, or a stretch of the old file."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """One node of standard operators to put in: operator, input names, output name and attributes."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Splice:
+    """Nodes that take one value of the graph and give another instead.
+
+    Parameters
+    ----------
+    value
+        Name of the value in the file.
+    kind
+        ``"input"``: whoever uses the graph's input uses the new value. ``"behind"``: so does whoever uses the result
+        of a node. ``"output"``: only what the graph returns is new.
+    nodes
+        What is put in, in order; the first uses ``source``, the last gives ``result``.
+    tensors
+        Initialisers of these nodes by name.
+    source, result
+        Names that the nodes read and give.
+    """
+
+    value: str
+    kind: str
+    nodes: tuple[Addition, ...]
+    tensors: Mapping[str, Tensor]
+    source: str
+    result: str
+
+
+def write_spliced(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], splices: Sequence[Splice]
+) -> None:
+    """Write a copy of an ONNX file with nodes put in.
+
+    Of the rest, only the names of the values that are replaced change; every other byte of the graph is copied. Files
+    that hold weights beside the model are copied too, if ``out`` lies in another folder.
+
+    Raises
+    ------
+    InvalidValueError
+        If the names can't be changed: a value inside the body of an ``If``, ``Loop`` or ``Scan`` uses them.
+    """
+    package = onnx_package()
+    read_onnx_file(source)  # refuses what can't be read safely
+    place = Path(out)
+    with open(source, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        pieces = _model(package, data, splices)
+        part = place.with_name(f".{place.name}.part")
+        try:
+            with part.open("wb") as target:
+                for piece in pieces:
+                    target.write(piece if isinstance(piece, bytes) else data[piece[0] : piece[1]])
+            _copy_beside(package, data, Path(source).parent, place.parent)
+            if part.stat().st_size < _CHECKED:
+                package.checker.check_model(str(part))
+            part.replace(place)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _model(package: Any, data: mmap.mmap, splices: Sequence[Splice]) -> list[_Piece]:
+    pieces: list[_Piece] = []
+    for item in fields(data, 0, len(data)):
+        if item.number == GRAPH and item.kind == 2:
+            inner = _graph(package, data, item, splices)
+            pieces += [varint(GRAPH << 3 | 2) + varint(sum(map(_length, inner))), *inner]
+        else:
+            pieces.append((item.begin, item.end))
+    return pieces
+
+
+def _length(piece: _Piece) -> int:
+    return len(piece) if isinstance(piece, bytes) else piece[1] - piece[0]
+
+
+def _graph(package: Any, data: mmap.mmap, graph: Field, splices: Sequence[Splice]) -> list[_Piece]:
+    uses, makes = _renamings(splices)
+    ends = {s.source: s for s in splices if s.kind != "input"}
+    waiting = [s for s in splices if s.kind == "input"]
+    pieces: list[_Piece] = []
+    placed: set[str] = set()
+    for item in fields(data, graph.start, graph.end):
+        if item.number != _NODE or item.kind != 2:
+            pieces.append((item.begin, item.end))
+            continue
+        for splice in waiting:
+            pieces += _added(package, splice)
+        waiting = []
+        node = package.NodeProto.FromString(data[item.start : item.end])
+        changed = _rename(node, uses, makes)
+        pieces.append(
+            length_delimited(_NODE, node.SerializeToString()) if changed else (item.begin, item.end)
+        )
+        for name in node.output:
+            while name in ends and name not in placed:
+                placed.add(name)
+                pieces += _added(package, ends[name])
+                name = ends[name].result
+    missing = [s.value for name, s in ends.items() if name not in placed]
+    if missing:
+        raise InvalidValueError(
+            f"No node of the graph makes {missing[0]!r}, so nothing can be put behind it."
+        )
+    for splice in splices:
+        pieces += [
+            length_delimited(_INITIALIZER, _tensor(package, name, value))
+            for name, value in splice.tensors.items()
+        ]
+    return pieces
+
+
+def _renamings(splices: Sequence[Splice]) -> tuple[dict[str, str], dict[str, str]]:
+    """Old name → new one, for those who use a value and for the one who makes it."""
+    uses = {s.value: s.result for s in splices if s.kind == "input"}
+    makes: dict[str, str] = {}
+    for splice in splices:
+        if splice.kind == "input":
+            continue
+        makes.setdefault(splice.value, splice.source)
+        if splice.kind == "output":
+            uses.setdefault(splice.value, splice.source)  # the graph's own nodes see what they saw
+    return uses, makes
+
+
+def _rename(node: Any, uses: Mapping[str, str], makes: Mapping[str, str]) -> bool:
+    if any(int(a.type) in (5, 10) for a in node.attribute):
+        raise InvalidValueError(
+            f"The node {node.name[:80]!r} ({node.op_type}) holds a graph of its own, in which names can't be "
+            "changed. Save the repaired model as .pt2."
+        )
+    changed = False
+    for names, table in ((node.input, uses), (node.output, makes)):
+        for k, name in enumerate(names):
+            if name in table and name:
+                names[k] = table[name]
+                changed = True
+    return changed
+
+
+def _added(package: Any, splice: Splice) -> list[_Piece]:
+    return [
+        length_delimited(
+            _NODE,
+            package.helper.make_node(
+                node.operator, list(node.inputs), [node.output], name=node.output, **node.attributes
+            ).SerializeToString(),
+        )
+        for node in splice.nodes
+    ]
+
+
+def _tensor(package: Any, name: str, value: Tensor) -> bytes:
+    made: bytes = package.numpy_helper.from_array(value.detach().cpu().numpy(), name).SerializeToString()
+    return made
+
+
+def _copy_beside(package: Any, data: mmap.mmap, old: Path, new: Path) -> None:
+    """Files of weights from the old folder to the new one, if that is another."""
+    if old.resolve() == new.resolve():
+        return
+    graph = next(item for item in fields(data, 0, len(data)) if item.number == GRAPH)
+    protos = []
+    for item in fields(data, graph.start, graph.end):
+        if item.number == _INITIALIZER:
+            inner = list(fields(data, item.start, item.end))
+            # Everything but the numbers themselves: names and places.
+            content = b"".join(data[f.begin : f.end] for f in inner if f.number in (1, 2, 8, 13, 14))
+            protos.append(package.TensorProto.FromString(content))
+    for name in external_files(protos):
+        target = new / PurePosixPath(name)
+        if target.exists():
+            raise InvalidValueError(
+                f"The weights of the model lie in {name!r}, and {str(target)!r} exists already. Write to "
+                "another folder."
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(old / PurePosixPath(name), target)
