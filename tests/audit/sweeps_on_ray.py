@@ -65,7 +65,7 @@ def test_experiments_with_seeds(cluster, tmp_path):
             json.loads((result_folder(tmp_path / name, quick=True, seed=seed) / "p3/fig1.json").read_text())
             for name in ("here", "there")
         )
-        assert one["numbers"] == other["numbers"] and one["seed"] == other["seed"] == seed
+        assert one["numbers"] == other["numbers"] and one["provenance"]["seed"] == seed
 
 
 def test_audits(cluster, tmp_path, monkeypatch):
