@@ -241,7 +241,7 @@ def main() -> None:
     record = {
         "provenance": provenance(settings),
         "worst_return": worst,
-        "largest_value": largest,
+        "largest_value": LARGEST,
         "runs": lines,
     }
     save_record(record, given.out / "diverging_critic.json")

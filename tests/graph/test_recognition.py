@@ -53,6 +53,12 @@ def without_keepdim(x):
     return (x - x.mean(-1)[:, None]) / torch.sqrt(x.var(-1, unbiased=False).unsqueeze(-1) + EPS)
 
 
+def twice_and_scaled(x):
+    """What exporters make of a deviation: the mean again, and a mean of squares brought to n − 1."""
+    again = x - mean(x)
+    return (x - mean(x)) / (((again * again).mean(-1) * D / (D - 1)).reshape(-1, 1).sqrt() + EPS)
+
+
 def summed(x):
     c = x - mean(x)
     return c * torch.rsqrt(c.square().sum(-1, keepdim=True) / D + EPS)
@@ -75,6 +81,7 @@ LAYER_NORMS = {
     "var_mean": (var_mean, 0, "inside"),
     "without keepdim": (without_keepdim, 0, "inside"),
     "sum over the count": (summed, 0, "inside"),
+    "twice, and a scaled mean": (twice_and_scaled, 1, "outside"),
     "over every axis": (whole_tensor, 1, "inside"),
     "mean added with its sign turned": (added_negative, 0, "inside"),
     "deviation kept from zero": (kept_from_zero, 0, "clamp"),
@@ -224,6 +231,10 @@ NEAR_MISSES = {
     "times instead of divided": lambda x: x * (mean(x * x) + EPS).sqrt(),
     "negative stabiliser": lambda x: x / (mean(x * x) - 10.0).abs().sqrt(),
     "stabiliser that depends on the input": lambda x: x / (mean(x * x) + x[:, :1].square()).sqrt(),
+    "scaled by a wrong count": lambda x: (
+        (x - mean(x)) / ((((x - mean(x)) ** 2).mean(-1, keepdim=True)) * D / (D - 2) + EPS).sqrt()
+    ),
+    "centred twice, by another tensor": lambda x: (x - mean(x)) / (mean((x - mean(2 * x)) ** 2) + EPS).sqrt(),
     "divided by a wrong count": lambda x: x * torch.rsqrt((x * x).sum(-1, keepdim=True) / (D + 1) + EPS),
     "detoured by a power": lambda x: x / mean(x * x).pow(0.4),
     "clamped from above": lambda x: x / x.norm(dim=-1, keepdim=True).clamp(max=2.0),
@@ -251,6 +262,11 @@ def test_near_misses_are_left_alone(name):
         "layer_norm", "rms_norm", "l2_normalize", "softmax", "softsign", "silu", "gelu", "tanhshrink"
     )
     assert not norms
+
+
+def test_what_is_drawn_twice_is_not_the_same():
+    drawn = Function(lambda x: torch.rand_like(x) / torch.rand_like(x).norm(dim=-1, keepdim=True))
+    assert not capture(drawn, torch.ones(3, 4)).find("l2_normalize")
 
 
 def test_square_matrix_divided_along_the_wrong_axis():
@@ -301,6 +317,9 @@ ACTIVATIONS = {
         0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
     ),
     "gelu fast": lambda x: 0.5 * x * (1 + torch.tanh(x * 0.7978845608028654 * (1 + 0.044715 * x * x))),
+    "logsigmoid": lambda x: torch.log(torch.sigmoid(x)),
+    "logsigmoid of a quotient": lambda x: torch.log(1 / (1 + torch.exp(-x))),
+    "log_softmax": lambda x: torch.log(torch.softmax(x, -1)),
     "hardsigmoid": lambda x: functional.relu6(x + 3) / 6,
     "hardswish": lambda x: x * functional.relu6(x + 3) / 6,
     "hardswish clamped": lambda x: x * (torch.clamp(x + 3, 0, 6) / 6),

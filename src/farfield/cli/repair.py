@@ -51,9 +51,9 @@ def repair(
     target, the data or an option is wrong; 3: a bug here.
     """
     from farfield.errors import InvalidValueError
+    from farfield.graph import as_module
     from farfield.repair import RepairError
     from farfield.repair import repair as run
-    from farfield.repair._program import as_module
 
     check_files(out, html)
     if out is not None and out.suffix not in (".pt2", ".onnx", ".safetensors", ".pt", ".pth"):

@@ -18,6 +18,7 @@ from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._program import Program
 from farfield.graph._rules import RuleTable, last_uses, walk
+from farfield.graph._runnable import Runnable, as_module, copied
 from farfield.graph._size import SymbolicSize
 from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.onnx import OnnxModule, is_onnx, onnx_operator_names, read_onnx
@@ -47,13 +48,16 @@ __all__ = [
     "Operator",
     "Program",
     "RuleTable",
+    "Runnable",
     "Sample",
     "SymbolicSize",
     "Target",
+    "as_module",
     "call_model",
     "capture",
     "compose",
     "compute_node",
+    "copied",
     "describe",
     "differs",
     "export_model",

@@ -224,7 +224,7 @@ def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
             str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a)[:60].partition("\n")[0] for a in given
         ]
         raise CaptureError(
-            f"{type(model).__name__} itself fails on the example inputs ({', '.join(shapes)}): "
+            f"{model._get_name()} itself fails on the example inputs ({', '.join(shapes)}): "
             f"{_first_line(error)}. Pass inputs of the shapes and types its forward takes."
         ) from error
 

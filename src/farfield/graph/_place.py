@@ -12,6 +12,8 @@ __all__ = ["module_of", "source_of"]
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _TORCH = str(Path(torch.__file__).parent)
+_READER = str(Path(__file__).parent / "onnx")
+"""Runs the operators of a file: its lines say nothing of where a model was written."""
 
 
 def module_of(meta: dict[str, Any]) -> tuple[str, str]:
@@ -32,12 +34,12 @@ def _plain_path(path: str) -> str:
 
 
 def source_of(meta: dict[str, Any]) -> str | None:
-    """``file:line`` of the innermost frame outside torch."""
+    """``file:line`` of the innermost frame outside torch; ``None`` for a model that was read from a file."""
     trace = meta.get("stack_trace")
     if not trace:
         return None
     frames = [(m["file"], m["line"]) for m in _FRAME.finditer(trace)]
     for file, line in reversed(frames):
-        if not file.startswith((_TORCH, "<")):
+        if not file.startswith((_TORCH, _READER, "<")):
             return f"{file}:{line}"
     return None

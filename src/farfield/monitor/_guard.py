@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import inspect
 import math
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -13,16 +13,18 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farfield.calibration import (
     Batches,
+    Call,
     FeatureStatistics,
     UpperQuantile,
     cap_axes,
     floating,
+    map_call,
     output_tensors,
     run,
 )
 from farfield.certify import Certificate, verify_certificate
-from farfield.errors import InvalidValueError
-from farfield.graph import is_onnx, read_onnx
+from farfield.errors import InvalidValueError, MissingExtraError
+from farfield.graph import OnnxModule, Runnable, as_module, copied, export_model
 from farfield.monitor._limits import Excess, InputLimits, finite_or_inf, runs_eagerly, scale_of
 from farfield.monitor._summary import GuardSummary
 
@@ -49,9 +51,11 @@ class Guard(nn.Module):
         on_outside: Answer,
         fallback: Any,
         promised: tuple[Tensor, Tensor] | None,
+        like: Call = ((), {}),
     ) -> None:
         super().__init__()
         self.model = model
+        self._like = like
         self.limits = nn.ModuleDict({f"input_{name}": limit for name, limit in limits.items()})
         self.on_outside = on_outside
         self.counting = True
@@ -127,6 +131,42 @@ class Guard(nn.Module):
         """Count from 0."""
         self._counts = {"rows": 0, "outside": 0, "worst": 0.0, "not_finite": 0, "features": {}}
 
+    def save(self, path: str | Path) -> None:
+        """Write guard and model as one program, for any number of rows: ``.pt2`` or ``.onnx``.
+
+        An ONNX file names its results: the model's own names where it has them, otherwise ``output`` (``output_0``,
+        ``output_1``, …), and ``score``.
+        """
+        place, counting = Path(path), self.counting
+        if place.suffix not in (".pt2", ".onnx"):
+            raise InvalidValueError(f"A guard is written to .pt2 or .onnx, not {place.suffix!r}.")
+        args, kwargs = self._like
+        self.counting = False
+        try:
+            with torch.no_grad():
+                names = self._result_names(self(*args, **kwargs)[0])
+            program = export_model(_with_names(self, args, kwargs), args, kwargs, dynamic_batch=True)
+            if place.suffix == ".pt2":
+                torch.export.save(program, place)
+                return
+            try:
+                made = torch.onnx.export(
+                    program, dynamo=True, output_names=[*names, "score"], verbose=False, external_data=False
+                )
+            except ImportError as error:  # torch.onnx says of itself which package is missing
+                raise MissingExtraError("Writing an .onnx file", "onnxscript", "onnx") from error
+            assert made is not None
+            made.save(place)
+        finally:
+            self.counting = counting
+
+    def _result_names(self, result: Any) -> list[str]:
+        if isinstance(result, Tensor):
+            return [self.model.output_names[0] if isinstance(self.model, OnnxModule) else "output"]
+        if isinstance(result, dict) and all(isinstance(v, Tensor) for v in result.values()):
+            return [str(name) for name in result]
+        return [f"output_{k}" for k, _ in enumerate(tree_flatten(result)[0])]
+
     # ------------------------------------------------------------------ how
 
     def _pairs(self) -> list[tuple[str, InputLimits]]:
@@ -193,12 +233,33 @@ class Guard(nn.Module):
         return rows
 
 
+def _with_names(guarded: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+    """The guard with its model's own argument names, which a file shows; torch.export asks for them one by one."""
+    kind = inspect.Parameter
+    own = inspect.signature(guarded.model.forward).parameters.values()
+    names = [p.name for p in own if p.kind in (kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD)]
+    names += [f"input_{k}" for k in range(len(names), len(args))]
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.guarded = guarded
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.guarded(*args, **kwargs)
+
+    given = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("self", *names[: len(args)])]
+    given += [kind(name, kind.KEYWORD_ONLY) for name in kwargs]
+    Named.forward.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+    return Named().eval()
+
+
 def _largest(score: Tensor) -> float:
     return float(score.detach().max()) if len(score) else 0.0
 
 
 def guard(
-    model: nn.Module | str | Path,
+    model: Runnable,
     data: Any,
     *,
     keep: float = 0.99,
@@ -215,7 +276,8 @@ def guard(
     Parameters
     ----------
     model
-        Copied, and put in evaluation mode. Or the path of an ``.onnx`` file.
+        A module, which is copied and put in evaluation mode; an exported program; or the path of a ``.pt2`` or
+        ``.onnx`` file.
     data
         Calibration rows, as for :func:`farfield.repair`.
     keep
@@ -246,16 +308,13 @@ def guard(
         raise InvalidValueError(f"on_outside is one of {', '.join(get_args(Answer))}, got {on_outside!r}.")
     if fallback is not None and on_outside != "fallback":
         raise InvalidValueError(f"A fallback is for on_outside='fallback', not {on_outside!r}.")
-    if isinstance(model, str | Path):
-        if not is_onnx(model):
-            raise InvalidValueError(f"A file to guard is an .onnx file, got {str(model)!r}.")
-        model = read_onnx(model)
+    model = as_module(model)
     promised = None
     if certificate is not None:
         found = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)
         verify_certificate(model, found)
         promised = (found.lower.clone(), found.upper.clone())
-    serving = copy.deepcopy(model).eval()
+    serving = copied(model).eval()
     batches = Batches(data, serving)
     seen: dict[str, FeatureStatistics] = {}
     outputs: list[FeatureStatistics | None] = []
@@ -281,7 +340,9 @@ def guard(
             sizes[name].add(size.reshape(len(size), -1).amax(-1))
     share = 1.0 - (1.0 - keep) / len(seen)
     limits = {name: InputLimits(seen[name], sizes[name], share, likes[name]) for name in seen}
-    return Guard(serving, limits, outputs, on_outside, fallback, promised).eval()
+    # A row of zeros, to export with: none of the calibration rows go into what is saved.
+    like = map_call(batches.first(), lambda _, tensor: torch.zeros_like(tensor))
+    return Guard(serving, limits, outputs, on_outside, fallback, promised, like).eval()
 
 
 def _per_row(tensor: Tensor, rows: int) -> bool:

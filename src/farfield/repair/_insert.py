@@ -10,7 +10,8 @@ from typing import Any, Literal
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map
 
-from farfield.repair._program import copied, insert_calls, remove_calls
+from farfield.graph import copied
+from farfield.repair._program import insert_calls, remove_calls
 
 __all__ = ["PREFIX", "Insertion", "inserted_into", "without_insertions"]
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import os
-import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TypeAlias, TypeVar
 
-import torch
 from torch import Tensor, fx, nn
-from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farfield.errors import InvalidValueError
-from farfield.graph import is_onnx, read_onnx, read_program
+from farfield.graph import copied
 
 __all__ = [
-    "Repairable",
-    "as_module",
-    "copied",
     "insert_calls",
     "operations",
     "place_path",
@@ -29,9 +19,6 @@ __all__ = [
     "without_places",
 ]
 
-Repairable: TypeAlias = "nn.Module | ExportedProgram | str | os.PathLike[str]"
-"""What can be repaired: a module, an exported program, or the path of a ``.pt2`` or ``.onnx`` file."""
-Model = TypeVar("Model", bound=nn.Module)
 _PLACE = "node_"
 
 
@@ -41,38 +28,6 @@ class PlaceHolder(nn.Module):
     def forward(self, value: Tensor) -> Tensor:
         """What came in."""
         return value
-
-
-def as_module(target: Repairable) -> nn.Module:
-    """The module to repair; of a program, one that runs it. A file is read without running anything in it."""
-    if isinstance(target, str | os.PathLike):
-        if is_onnx(target):
-            return read_onnx(target)
-        if Path(target).suffix != ".pt2":
-            raise InvalidValueError(
-                f"A file to repair is an exported program, .pt2, or an .onnx file; got {os.fspath(target)!r}."
-            )
-        target = read_program(target)
-    if isinstance(target, torch.jit.ScriptModule):
-        raise InvalidValueError(
-            "A traced or scripted module can't be repaired: nobody can look into TorchScript. Pass the nn.Module it "
-            "was made from, or export that with torch.export or to ONNX."
-        )
-    if isinstance(target, ExportedProgram):
-        target = target.module()
-    if isinstance(target, fx.GraphModule):
-        target = copied(target)
-        for name in ("train", "eval"):  # torch's raise: an exported program has one mode, and keeps it
-            target.__dict__.pop(name, None)
-    return target
-
-
-def copied(model: Model) -> Model:
-    """A deep copy; of a program without torch's warnings about its own records."""
-    with warnings.catch_warnings():
-        if isinstance(model, fx.GraphModule):
-            warnings.simplefilter("ignore", FutureWarning)
-        return copy.deepcopy(model)
 
 
 def operations(model: fx.GraphModule) -> dict[str, bool]:

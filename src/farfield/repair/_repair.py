@@ -14,7 +14,7 @@ from farfield._budget import Budget
 from farfield.audit import Audit, audit
 from farfield.calibration import Batches, Call, UpperQuantile, cap_axes, floating, output_tensors, run
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import export_model
+from farfield.graph import Runnable, as_module, copied, export_model
 from farfield.growth import Status, analyse
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._change import Change, FarRow, far_rows, measure_change
@@ -23,14 +23,7 @@ from farfield.repair._distill import distilled_norm
 from farfield.repair._insert import Insertion, inserted_into, without_insertions
 from farfield.repair._onnx import save_onnx
 from farfield.repair._places import hidden_cut
-from farfield.repair._program import (
-    Repairable,
-    as_module,
-    copied,
-    place_path,
-    with_places,
-    without_places,
-)
+from farfield.repair._program import place_path, with_places, without_places
 from farfield.repair._protections import (
     cap_insertion,
     feature_insertions,
@@ -201,7 +194,7 @@ class Repair:
 
 
 def repair(
-    model: Repairable,
+    model: Runnable,
     data: Any,
     *,
     method: Method = "auto",

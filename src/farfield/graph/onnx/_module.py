@@ -7,6 +7,7 @@ import inspect
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,10 @@ class OnnxModule(nn.Module):
         self._plan: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
         self._literals: dict[str, IntVector] = {}
         _ModuleBuilder(self, file).build()
+
+    def _get_name(self) -> str:
+        """What torch calls a module by: here the file."""
+        return Path(self.path).name
 
     def check_source(self) -> None:
         """Raise if the file is not the one that was read any more."""

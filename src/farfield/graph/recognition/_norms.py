@@ -257,18 +257,19 @@ def _square(view: View, name: str, *, stabilised: bool = False) -> Size | None:
 
 
 def _averaged(view: View, node: Node) -> Size | None:
-    """A sum of squares divided by the number of its terms, or by one less."""
-    by = view.number(node, 1, "other")
-    total = view.statistic(node.operands[0])
-    if not by or total.op != "sum":
+    """A sum of squares divided by the number of its terms, or by one less; also as a mean that is scaled."""
+    total, factor = node, 1.0
+    while total.op in ("div", "mul") and total.inputs[0] is not None:
+        by = view.number(total, 1, "other")
+        if not by or total.attributes.get("rounding_mode") is not None:
+            return None
+        factor = factor * by if total.op == "mul" else factor / by
+        total = view.statistic(total.operands[0])
+    size = _square(view, total.name) if total.op in ("sum", "mean") else None
+    count = None if size is None else _count(view, size)
+    if size is None or count is None:
         return None
-    size = _square(view, total.name)
-    if size is None:
-        return None
-    count = _count(view, size)
-    if count is None:
-        return None
-    divisor = by if node.op == "div" else 1 / by
+    divisor = (count if total.op == "mean" else 1) / factor
     for correction in (0, 1):
         if count > correction and close(divisor, count - correction):
             return replace(size, correction=correction)

@@ -11,7 +11,7 @@ from farfield.graph._simplify import prune
 from farfield.graph.recognition._activations import match_gated, match_shrink
 from farfield.graph.recognition._caps import match_cap
 from farfield.graph.recognition._norms import match_norm
-from farfield.graph.recognition._softmax import match_sigmoid, match_softmax, match_softplus
+from farfield.graph.recognition._softmax import match_log, match_sigmoid, match_softmax, match_softplus
 from farfield.graph.recognition._view import View
 
 __all__ = ["recognise"]
@@ -22,6 +22,7 @@ PATTERNS: tuple[Callable[[View, Node], Node | tuple[Node, ...] | None], ...] = (
     match_softmax,
     match_sigmoid,
     match_softplus,
+    match_log,
     match_shrink,
     match_gated,
 )

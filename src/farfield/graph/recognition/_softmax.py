@@ -7,7 +7,7 @@ from dataclasses import replace
 from farfield.graph._node import Node
 from farfield.graph.recognition._view import View, close, is_float
 
-__all__ = ["match_sigmoid", "match_softmax", "match_softplus"]
+__all__ = ["match_log", "match_sigmoid", "match_softmax", "match_softplus"]
 
 
 def match_softmax(view: View, node: Node) -> Node | None:
@@ -69,6 +69,19 @@ def match_sigmoid(view: View, node: Node) -> Node | None:
         return _activation(node, "sigmoid", exponent)
     x = _negated(view, exponent)
     return _activation(node, "silu", top) if x is not None and view.same(x, top) else None
+
+
+def match_log(view: View, node: Node) -> Node | None:
+    """``ln σ(x)`` and ``ln softmax(x)``: as real numbers they go on where the inner function rounds to 0."""
+    inner = view.at(node.inputs[0]) if node.op == "log" else None
+    if inner is None or not is_float(node.dtype):
+        return None
+    if inner.op == "sigmoid":
+        return _activation(node, "logsigmoid", inner.operands[0])
+    if inner.op == "softmax":
+        attributes = {**inner.attributes, "recognised": True}
+        return replace(node, op="log_softmax", inputs=inner.inputs, attributes=attributes)
+    return None
 
 
 def match_softplus(view: View, node: Node) -> Node | None:

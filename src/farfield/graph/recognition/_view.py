@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from farfield.graph._describe import describe
 from farfield.graph._node import Node
 from farfield.graph._size import Dimension
 
@@ -52,9 +53,29 @@ class View:
         """The node behind casts; ``None`` for an absent operand."""
         return None if name is None else self.nodes[self.plain(name)]
 
-    def same(self, first: str | None, second: str | None) -> bool:
-        """Whether two operands are the same tensor, up to casts."""
-        return first is not None and second is not None and self.plain(first) == self.plain(second)
+    def same(self, first: str | None, second: str | None, depth: int = 3) -> bool:
+        """Whether two operands are the same tensor, up to casts, or were computed twice in the same few steps."""
+        if first is None or second is None:
+            return False
+        one, other = self.at(first), self.at(second)
+        assert one is not None
+        assert other is not None
+        if one.name == other.name:
+            return True
+        return (
+            depth > 0
+            and bool(one.operands)
+            and (one.op, one.target, one.shape, one.dtype)
+            == (other.op, other.target, other.shape, other.dtype)
+            and one.op != "unknown"
+            and describe(one).deterministic
+            and one.attributes == other.attributes
+            and len(one.inputs) == len(other.inputs)
+            and all(
+                a is b is None or self.same(a, b, depth - 1)
+                for a, b in zip(one.inputs, other.inputs, strict=True)
+            )
+        )
 
     def unspread(self, name: str) -> str:
         """The tensor before it was expanded, casts aside: broadcasting does the same on its own."""

@@ -30,22 +30,29 @@ def _vectors(
 
 
 def _binary(
-    real: Callable[[Tensor, Tensor], Tensor],
+    real: Callable[[Tensor, Any], Tensor],
     sizes: Callable[[Any, Any], Any] | None = None,
     dtype: torch.dtype = torch.int64,
+    *,
+    number: bool = False,
 ) -> OnnxFunction:
+    """A function of two tensors; with ``number`` its second may be a Python number, as people write them."""
+
     def run(a: Arguments) -> Any:
         known = a.vectors() if sizes is not None else None
         if known is not None and sizes is not None:
             found = _vectors(sizes, known, dtype)
             if found is not None:
                 return found
-        return real(a.tensor(0), a.tensor(1))
+        x, literal = a.tensor(0), a.literals[1]
+        if number and literal is not None and literal.ndim == 0 and x.is_floating_point():
+            return real(x, float(literal))
+        return real(x, a.tensor(1))
 
     return run
 
 
-def _div(x: Tensor, y: Tensor) -> Tensor:
+def _div(x: Tensor, y: Any) -> Tensor:
     return x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
@@ -64,10 +71,10 @@ def _choose(test: Any, x: Any, y: Any) -> Any:
     return x if test else y
 
 
-onnx_operator("Add")(_binary(torch.add, lambda x, y: x + y))
-onnx_operator("Sub")(_binary(torch.sub, lambda x, y: x - y))
-onnx_operator("Mul")(_binary(torch.mul, lambda x, y: x * y))
-onnx_operator("Div")(_binary(_div, _quotient))
+onnx_operator("Add")(_binary(torch.add, lambda x, y: x + y, number=True))
+onnx_operator("Sub")(_binary(torch.sub, lambda x, y: x - y, number=True))
+onnx_operator("Mul")(_binary(torch.mul, lambda x, y: x * y, number=True))
+onnx_operator("Div")(_binary(_div, _quotient, number=True))
 onnx_operator("And")(_binary(torch.logical_and))
 onnx_operator("Or")(_binary(torch.logical_or))
 onnx_operator("Xor")(_binary(torch.logical_xor))

@@ -1,0 +1,55 @@
+"""One module of whatever a model comes as: itself, an exported program, a file."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from farfield.errors import InvalidValueError
+from farfield.graph._archive import read_program
+from farfield.graph.onnx import is_onnx, read_onnx
+
+__all__ = ["Runnable", "as_module", "copied"]
+
+Runnable: TypeAlias = "nn.Module | ExportedProgram | str | os.PathLike[str]"
+"""A module, an exported program, or the path of a ``.pt2`` or ``.onnx`` file."""
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def as_module(target: Runnable) -> nn.Module:
+    """The module itself; of a program, one that runs it. A file is read without running anything in it."""
+    if isinstance(target, str | os.PathLike):
+        if is_onnx(target):
+            return read_onnx(target)
+        if Path(target).suffix != ".pt2":
+            raise InvalidValueError(
+                f"A file that can be run is an exported program, .pt2, or an .onnx file; got {os.fspath(target)!r}."
+            )
+        target = read_program(target)
+    if isinstance(target, torch.jit.ScriptModule):
+        raise InvalidValueError(
+            "Nobody can look into TorchScript, so a traced or scripted module can't be changed. Pass the nn.Module "
+            "it was made from, or export that with torch.export or to ONNX."
+        )
+    if isinstance(target, ExportedProgram):
+        target = target.module()
+    if isinstance(target, fx.GraphModule):
+        target = copied(target)
+        for name in ("train", "eval"):  # torch's raise: an exported program has one mode, and keeps it
+            target.__dict__.pop(name, None)
+    return target
+
+
+def copied(model: Model) -> Model:
+    """A deep copy; of a program without torch's warnings about its own records."""
+    with warnings.catch_warnings():
+        if isinstance(model, fx.GraphModule):
+            warnings.simplefilter("ignore", FutureWarning)
+        return copy.deepcopy(model)
