@@ -20,6 +20,7 @@ from certify.cell_oracle import DOUBLE, random_net, samples
 from certify.forgeries import Adaptive, Plain, accepted, altered, cases, forgery, inputs, unbounded
 from farfield.certify import CertificateError, model_hash, verify_certificate
 from farfield.certify.checker import check_program, proof_reader, uncheckable
+from farfield.certify.checker._softmax import probability_bound
 from farfield.certify.checker._cells import CellsCheck, read_tree
 from farfield.certify.checker._curves import curve
 from farfield.certify.checker._dual import DualCheck
@@ -623,3 +624,11 @@ def test_rules_by_name_hold_and_reach_the_output(name: str, reach: float) -> Non
     assert (met >= low).all() and (met <= high).all()
     if "remainder" in name or "fmod" in name or name == "hypot":
         assert (high - low).max() <= 1.2 * max(reach * math.sqrt(2), 4.0) * (2 if "fmod" in name else 1)
+
+
+@pytest.mark.parametrize("bound", [-2000.0, -701.0, -699.0, -1.0, 0.0, 1.0, 699.0, 701.0, math.inf])
+def test_a_probability_from_a_difference_of_logits(bound: float) -> None:
+    """l₀ − l₁ ≤ b gives p₀ ≤ 1/(1 + e^{−b}), and l₁ − l₀ ≤ b gives p₀ ≥ 1/(1 + e^b), also where e^b overflows."""
+    exact = 0.5 * (1 + math.tanh(bound / 2))
+    assert exact <= probability_bound({0: bound}, 2, 0, 1.0) <= exact + 2e-13
+    assert 1 - exact - 2e-13 <= -probability_bound({1: bound}, 2, 0, -1.0) <= 1 - exact + 1e-300

@@ -53,7 +53,7 @@ def probability_bound(proved: Mapping[int, float], classes: int, index: int, sig
     for row, (i, j) in enumerate(_pairs(classes)):
         bound = proved.get(row, math.inf)
         if sign > 0 and i == index:
-            total += math.exp(-bound) * (1 - 1e-14) if -700 < bound < 700 else 0.0
+            total += math.exp(min(-bound, 700.0)) * (1 - 1e-14) if bound < 700 else 0.0
         elif sign < 0 and j == index:
             total += math.exp(bound) * (1 + 1e-14) if bound < 700 else math.inf
     return sign / total + 1e-13
