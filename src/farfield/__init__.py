@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from farfield.audit import assert_bounded as assert_bounded
     from farfield.audit import audit as audit
     from farfield.certify import certify as certify
+    from farfield.certify import certify_rollout as certify_rollout
     from farfield.certify import verify_certificate as verify_certificate
     from farfield.gaussian import Activation as Activation
     from farfield.gaussian import activation as activation
@@ -47,6 +48,7 @@ _LAZY = {
     "audit": "farfield.audit",  # callable: see _callable_module
     "verify_certificate": "farfield.certify:verify_certificate",
     "certify": "farfield.certify",  # callable, as audit
+    "certify_rollout": "farfield.certify:certify_rollout",
     "repair": "farfield.repair",  # callable, as audit
     "guard": "farfield.monitor:guard",
     "horizon": "farfield.growth:horizon",

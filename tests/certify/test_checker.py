@@ -20,13 +20,12 @@ from certify.cell_oracle import DOUBLE, random_net, samples
 from certify.forgeries import Adaptive, Plain, accepted, altered, cases, forgery, inputs, unbounded
 from farfield.certify import CertificateError, model_hash, verify_certificate
 from farfield.certify.checker import check_program, proof_reader, uncheckable
-from farfield.certify.checker._softmax import probability_bound
 from farfield.certify.checker._cells import CellsCheck, read_tree
 from farfield.certify.checker._curves import curve
 from farfield.certify.checker._dual import DualCheck
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Reading
-from farfield.certify.checker._softmax import difference_program
+from farfield.certify.checker._softmax import difference_program, probability_bound
 from farfield.certify.checker._values import MidRad, positive_semidefinite, spectral_norm
 from farfield.graph import Program, capture
 

@@ -15,6 +15,7 @@ from farfield.certify._certify import UnboundedError, certify
 from farfield.certify._hash import model_hash
 from farfield.certify._search import Attained, attained
 from farfield.certify.checker import CertificateError, verify_certificate
+from farfield.certify.rollout import RolloutCertificate, RolloutVerdict, certify_rollout, verify_rollout
 from farfield.certify.training._penalty import OutputRangePenalty
 
 __all__ = [
@@ -22,11 +23,15 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "OutputRangePenalty",
+    "RolloutCertificate",
+    "RolloutVerdict",
     "UnboundedError",
     "attained",
     "certify",
+    "certify_rollout",
     "model_hash",
     "verify_certificate",
+    "verify_rollout",
 ]
 
 make_callable(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -33,7 +33,7 @@ from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
 from farfield.graph import Node, Program, capture, describe, differs, open_model
 from farfield.growth import Status, analyse
 
-__all__ = ["UnboundedError", "certify"]
+__all__ = ["Task", "UnboundedError", "captured_row", "certify", "first_row", "make_task", "prove_task"]
 
 ALLOWANCE = 2e-9
 """Published bounds are wider than proved ones by this much of themselves: a checker rounds differently."""
@@ -125,10 +125,29 @@ def certify(
     True
     """
     begun = time.monotonic()
-    model, example = open_model(model, _first_row(inputs), rows=1)
-    task = _task(_captured(model, example), output, domain)
+    model, example = open_model(model, first_row(inputs), rows=1)
+    task = make_task(captured_row(model, example), output, domain)
     if resume is not None:
         _same(resume, task)
+    made = prove_task(
+        task, time_budget, start=_leaves(example), resume=resume, generator=generator, progress=progress
+    )
+    random = bool(_draws(task.program))
+    limit = None if random else float_limit(model, example, task.program)
+    return replace(made, float_limit=limit, seconds=time.monotonic() - begun)
+
+
+def prove_task(
+    task: Task,
+    time_budget: float | Budget | Clock,
+    *,
+    start: list[Tensor] | None = None,
+    resume: Certificate | None = None,
+    generator: torch.Generator | None = None,
+    progress: Progress | None = None,
+) -> Certificate:
+    """The certificate of a program that is captured already; without a limit of floating point."""
+    begun = time.monotonic()
     whole = running(time_budget)
     clock = whole.share(0.95)
 
@@ -144,14 +163,14 @@ def certify(
         time_budget=_search_clock(clock),
         generator=generator or torch.Generator().manual_seed(0),
         domain=task.domain,
-        start=_leaves(example),
+        start=start,
     )
     solution = _solve(task, claims, found, clock, say, resume)
     solution = _confidences(task, solution, clock, say)
-    return _certificate(model, example, task, found, solution, time.monotonic() - begun, time_budget)
+    return _certificate(task, found, solution, time.monotonic() - begun, time_budget)
 
 
-def _captured(model: nn.Module | ExportedProgram | str | Path, example: Any) -> Program:
+def captured_row(model: nn.Module | ExportedProgram | str | Path, example: Any) -> Program:
     """The program, held against the module it was captured from."""
     program = capture(model, example, dynamic_batch=False)
     found = differs(model, program, example) if isinstance(model, nn.Module) else None
@@ -160,7 +179,7 @@ def _captured(model: nn.Module | ExportedProgram | str | Path, example: Any) -> 
     return program
 
 
-def _task(program: Program, output: str | None, domain: Any) -> Task:
+def make_task(program: Program, output: str | None, domain: Any) -> Task:
     if output is None and len(program.outputs) > 1:
         raise InvalidValueError(
             f"The model returns {len(program.outputs)} tensors ({', '.join(program.outputs)}): say which one with "
@@ -333,9 +352,8 @@ def _confidences(task: Task, solution: Solution, clock: Clock, say: Callable[[st
 
 
 def _certificate(
-    model: Any, example: Any, task: Task, found: Attained, solution: Solution, seconds: float,
-    time_budget: float | Budget,
-) -> Certificate:  # fmt: skip
+    task: Task, found: Attained, solution: Solution, seconds: float, time_budget: float | Budget | Clock
+) -> Certificate:
     program, count = task.program, found.lower.numel()
     lower_witness, upper_witness = found.witnesses()
     low, high = found.lower.clone(), found.upper.clone()
@@ -350,7 +368,7 @@ def _certificate(
     kinds = {"mixed" if proof.kind == "softmax" else proof.kind for proof in proofs.values()}
     shape = tuple(int(d) for d in program.node(task.output).shape)
     random = bool(_draws(program))
-    limit = time_budget if isinstance(time_budget, Budget) else Budget(seconds=float(time_budget))
+    limit = _limit(time_budget)
     return Certificate(
         lower.reshape(shape),
         upper.reshape(shape),
@@ -364,11 +382,19 @@ def _certificate(
         output=task.output,
         input_shape=tuple(tuple(int(d) for d in spec.shape) for spec in program.inputs),
         input_dtype=tuple(str(spec.dtype).removeprefix("torch.") for spec in program.inputs),
-        float_limit=None if random else float_limit(model, example, program),
+        float_limit=None,
         proofs=tuple(proofs[i, sign].to_dict() for i in range(count) for sign in (1, -1)),
         seconds=seconds,
         provenance=provenance({"time_budget": limit.seconds, "steps": limit.steps}),
     )
+
+
+def _limit(time_budget: float | Budget | Clock) -> Budget:
+    """What was given, for the record."""
+    if isinstance(time_budget, Budget):
+        return time_budget
+    seconds = time_budget.seconds_left if isinstance(time_budget, Clock) else float(time_budget)
+    return Budget(seconds=max(0.0, seconds)) if seconds < math.inf else Budget(steps=0)
 
 
 def _published(bound: float) -> float:
@@ -389,7 +415,7 @@ def _assumptions(program: Program, *, random: bool) -> tuple[str, ...]:
     return (*said, *held)
 
 
-def _first_row(inputs: Any) -> Any:
+def first_row(inputs: Any) -> Any:
     """The example's first row: bounds speak of one row, and rows of a batch don't mix."""
 
     def one(leaf: Any) -> Any:
