@@ -123,9 +123,9 @@ def test_unreadable_files_are_refused(tmp_path):
 
 def test_words_promise_bounded_and_nothing_more():
     text = str(bounded())
-    assert "not correct" in text and "real arithmetic" in text and "tightness 2" in text
+    assert "not a claim of accuracy" in text and "real arithmetic" in text and "tightness 2" in text
     assert "Token ids" in text and "1e+19" in text
-    assert "NOT bounded" in str(certificate())
+    assert "not bounded" in str(certificate())
     many = torch.arange(20, dtype=torch.float64)
     text = str(Certificate(many - 2, many + 2, many - 1, many + 1))
     assert "12 more" in text and len(text.splitlines()) < 14

@@ -336,7 +336,7 @@ def _without_float_limit() -> AbstractContextManager[Any]:
 
 def refusal_kind(certificate: Any, error: CertificateError) -> str:
     """Announced if the certificate says which operator the checker does not know; else a fault."""
-    announced = any("re-checked" in a or "checker" in a for a in certificate.assumptions)
+    announced = any("rests on the search" in a for a in certificate.assumptions)
     return "announced refusal" if announced and "does not support" in str(error) else "refused certificate"
 
 

@@ -87,7 +87,7 @@ class Certificate:
     >>> certificate.tightness
     tensor([[2.]], dtype=torch.float64)
     >>> print(certificate)
-    Certificate for output, every real input: bounded, which is not correct.
+    Certificate for output, proved for every real input. A bound is not a claim of accuracy.
       output[0, 0] in [-2, 2], attained [-1, 1], tightness 2
       Proved by Lagrangian dual, in real arithmetic.
       Model sha256 000000000000…
@@ -222,8 +222,8 @@ class Certificate:
     # -- words -------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        word = "bounded, which is not correct" if self.bounded else "NOT bounded by this certificate"
-        lines = [f"Certificate for {self.output}, {self._domain_words()}: {word}."]
+        word = "A bound is not a claim of accuracy" if self.bounded else "Some entries are not bounded by it"
+        lines = [f"Certificate for {self.output}, proved for {self._domain_words()}. {word}."]
         rows = self._rows()
         lines += [
             f"  {name} in [{low}, {high}], attained [{a}, {b}], tightness {tightness}"
@@ -236,7 +236,9 @@ class Certificate:
         lines.append(f"  Proved by {_METHODS[self.method]}, in real arithmetic.")
         lines += [f"  Assumes: {text}" for text in self.assumptions]
         if self.float_limit is not None:
-            lines.append(f"  Floating point leaves it at inputs of norm about {self.float_limit:.0e}.")
+            lines.append(
+                f"  Floating-point results can differ from the proof beyond ‖x‖ ≈ {self.float_limit:.0e}."
+            )
         if self.model_hash:
             lines.append(f"  Model sha256 {self.model_hash[:12]}…")
         return "\n".join(lines)

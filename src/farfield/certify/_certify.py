@@ -319,7 +319,7 @@ def _rechecked(task: Task, proofs: Mapping[Key, Proof]) -> tuple[dict[Key, Proof
         try:
             checked[key] = weakened(proof, max(proof.bound, read(proof.to_dict())))
         except CertificateError as error:
-            doubts.append(f"Not to be re-checked independently: {error}")
+            doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
     return checked, tuple(doubts)
 
 

@@ -34,7 +34,7 @@ def _fails(result: Audit, conditions: list[str]) -> bool:
     codes = {f.code for f in result.findings}
     if verdict == "unbounded" and "unbounded" in conditions:
         return True
-    # Whoever fails on the unknown does not want the known worse.
+    # `unknown` implies `unbounded`.
     if verdict in ("unknown", "unbounded") and "unknown" in conditions:
         return True
     return bool(codes & set(conditions))

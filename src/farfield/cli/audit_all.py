@@ -27,7 +27,7 @@ def _conditions(words: list[str]) -> set[str]:
     for word in wanted:
         if word not in allowed:
             raise UnknownNameError("condition for --fail-on", word, allowed)
-    # Whoever fails on the unknown does not want the known worse.
+    # `unknown` implies `unbounded`.
     return {*wanted, *(["unbounded"] if "unknown" in wanted else [])}
 
 

@@ -57,7 +57,7 @@ def find(name: str, forms: tuple[File, ...]) -> Path:
         else f"It can't be fetched: set FARFIELD_DATA to a folder that has it (see: farfield data info {name})"
     )
     wanted = " or ".join(file.path for file in forms)
-    raise DataError(f"The dataset {name!r} needs {wanted}, which is in none of {places}. {how}")
+    raise DataError(f"The dataset {name!r} needs {wanted}, not found in {places}. {how}")
 
 
 def is_here(name: str) -> bool:

@@ -255,9 +255,9 @@ def _chart_words(audit: AuditData) -> dict[str, str]:
         else f"; it proves the growth of {witness['output']}"
     )
     says = {
-        "UNBOUNDED": "A rise that never ends: the further the input goes, the further the output follows.",
+        "UNBOUNDED": "The output keeps growing with the distance from the data.",
         "BOUNDED": "Every ray levels off. The rays only illustrate; the proof covers all directions.",
-    }.get(audit["verdict"], "Rays only illustrate: they decide nothing, here least of all.")
+    }.get(audit["verdict"], "Rays only illustrate; they prove nothing.")
     if witness is not None and about:
         says = "Rays only illustrate; the proof is the witness listed below."
     return {

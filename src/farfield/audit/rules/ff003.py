@@ -1,4 +1,4 @@
-"""FF003: BatchNorm counted as protection. In evaluation mode it is affine and bounds nothing."""
+"""FF003: BatchNorm does not bound the output. In evaluation mode it is affine and bounds nothing."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ def passes() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return _mlp(nn.Sequential(nn.BatchNorm1d(16), nn.LayerNorm(16))).eval(), (torch.zeros(2, 6),)
 
 
-RULE = Rule("FF003", "BatchNorm counted as protection", check, triggers, passes)
+RULE = Rule("FF003", "BatchNorm does not bound the output", check, triggers, passes)

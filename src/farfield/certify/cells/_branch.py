@@ -192,7 +192,7 @@ def _batch_size(compiled: CellNetwork) -> int:
 
 
 def _worst(state: CellsState, line: float, count: int) -> Tensor:
-    """Cells to halve next: the largest bounds, of those above the line; halved to the last bit, a cell is left."""
+    """Cells to halve next: the largest bounds, of those above the line; cells narrower than 2⁻⁴⁰ are not split."""
     open_ = torch.nonzero((state.upper > line) & (state.half.amin(1) > 2.0**-40)).reshape(-1)
     if len(open_) <= count:
         return open_

@@ -220,7 +220,7 @@ def _constant(low: Tensor, high: Tensor, k1: int) -> Clouds:
 def apply_curve(
     f: ScalarFunction, argument: Clouds, low: Tensor | None = None, high: Tensor | None = None
 ) -> tuple[Clouds, Blame]:
-    """σ of a value over cells, (C, m), and whom its remainder is owed to.
+    """σ of a value over cells, (C, m), and the error attributed to each axis.
 
     The chord of σ on the argument's range with its second-order miss, or the range of σ, whichever leaves the smaller
     remainder.
@@ -250,7 +250,7 @@ def apply_curve(
 
 
 def apply_perspective(f: ScalarFunction, argument: Clouds, time: Clouds) -> tuple[Clouds, Blame]:
-    """t·σ(z/t) of a value over cells where t ≥ 0, (C, m), and whom its remainder is owed to.
+    """t·σ(z/t) of a value over cells where t ≥ 0, (C, m), and the error attributed to each axis.
 
     Where t > 0 on all of the cell: σ(s) = αs + β ± e on the range of s = z/t, hence αz + βt ± e·t. Everywhere: the
     tails, slope·z + offset·t ± tail(|z|/t)·t on one side of 0, slope·z + t·remainder across it. Whichever leaves the

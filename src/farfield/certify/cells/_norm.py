@@ -14,7 +14,7 @@ __all__ = ["apply_norm"]
 def apply_norm(
     centred: Clouds, groups: int, count: float, norm_eps: float, limit: float, time: Clouds | None
 ) -> tuple[Clouds, Blame]:
-    """c/√q over cells, q = Σc²/count + ε·t² within each group, and whom its remainder is owed to.
+    """c/√q over cells, q = Σc²/count + ε·t² within each group, and the error attributed to each axis.
 
     q = q₀ + q₁δ + [0, Q] ± e with Q the sum of |BᵀB|; 1/√q is its tangent at q₀ plus [0, R], R attained at an end of
     q's range because 1/√ is convex; the product with c = a + Bδ ± ρ keeps the diagonal of its quadratic part as a

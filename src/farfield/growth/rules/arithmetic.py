@@ -149,7 +149,7 @@ def _mul(site: Site) -> Extent:
 
 
 def _proportion(site: Site) -> float | None:
-    """C such that the second factor is c times the first, where both are plainly multiples of one node."""
+    """Return c with second = c·first where both factors are multiples of one node, or None."""
     if site.node.inputs[0] is None or site.node.inputs[1] is None:
         return None
     first, a = _unscaled(site, site.node.inputs[0])
