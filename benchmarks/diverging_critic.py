@@ -11,8 +11,10 @@ Every 50 steps: the return of the actor on the pendulum itself, the mean value o
 monitor and the tangent monitor say. For each run, the first step of three looks in a row at which
 
 * the *return* has collapsed: half of the way from the cloned actor's to the worst that was met;
-* the *values* on the data are impossible: above 0 by a tenth of the largest size a value can have;
-* the *far field* is impossible: at ten radii of the data it exceeds that largest size;
+* the *values* on the data are impossible: above 0 by a tenth of the largest size a value on them can have, which is
+  the largest reward in the data over 1 − discount;
+* the *far field* is impossible: at ten radii of the data it exceeds ten times that size, so that its slope alone
+  carries a value out of what is possible within one radius;
 * the *tangent* monitor says that errors grow: an eigenvalue above 0.05 of the kernel's largest.
 
 Finished runs are lines of a file beside the record, and are not computed again.
@@ -22,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,8 +44,6 @@ EPISODES, LENGTH = 10, 200
 DISCOUNT, BATCH, EVERY = 0.99, 128, 50
 ALARM, LOOKS = 0.05, 3
 NORMS = ("none", "first", "every")
-LARGEST = (math.pi**2 + 0.1 * 8**2 + 0.001 * 2**2) / (1 - DISCOUNT)
-"""The size of the least value there is: the worst reward for ever."""
 
 
 @dataclass(frozen=True)
@@ -193,22 +192,29 @@ def first(
     return None
 
 
+def possible(seed: int) -> float:
+    """The largest size a value on the data can have: their worst reward for ever."""
+    _, (_, _, reward, _) = episodes(controller, EPISODES, seed)
+    return float(reward.abs().max()) / (1 - DISCOUNT)
+
+
 def told(made: dict[str, Any], worst: float) -> dict[str, Any]:
     """When what was seen in a run."""
-    looks = made["looks"]
+    looks, limit = made["looks"], possible(made["seed"])
     half = (looks[0]["return"] + worst) / 2
     late = [look for look in looks if look["step"] > looks[-1]["step"] / 2]
     collapsed = first(looks, lambda look: look["return"] < half, LOOKS)
     return {
         "seed": made["seed"],
         "norm": made["norm"],
+        "possible": limit,
         "return_at_first": looks[0]["return"],
         "return_late": statistics.median(look["return"] for look in late),
         "value_at_last": looks[-1]["value"],
         "slope_at_last": looks[-1]["far_field/slope"],
         "return": collapsed,
-        "values": first(looks, lambda look: look["value"] > 0.1 * LARGEST, LOOKS),
-        "far_field": first(looks, lambda look: look["far_field/at_10"] > LARGEST, LOOKS),
+        "values": first(looks, lambda look: look["value"] > 0.1 * limit, LOOKS),
+        "far_field": first(looks, lambda look: look["far_field/at_10"] > 10 * limit, LOOKS),
         "tangent": first(looks, lambda look: look["tangent/relative"] > ALARM, LOOKS),
     }
 
@@ -241,7 +247,6 @@ def main() -> None:
     record = {
         "provenance": provenance(settings),
         "worst_return": worst,
-        "largest_value": LARGEST,
         "runs": lines,
     }
     save_record(record, given.out / "diverging_critic.json")

@@ -25,6 +25,8 @@ from farfield._provenance import provenance
 from farfield.monitor import FarFieldMonitor, IsometryMonitor, TangentMonitor, guard
 
 EVERY = 100
+SECONDS = 12.0
+"""A pair takes about so long: large batches of a large model get fewer rounds."""
 
 
 def dense(inputs: int = 64, width: int = 1024, depth: int = 2) -> nn.Module:
@@ -94,7 +96,8 @@ def served(rounds: int, compiled: bool) -> list[dict[str, Any]]:
                     bare(x)
                     once = max(time.perf_counter() - begun, 1e-5)
                     calls = max(1, int(0.02 / once))
-                    ratio = in_turn(lambda: bare(x), lambda: guarded(x), rounds, calls)  # noqa: B023
+                    turns = min(rounds, max(9, int(SECONDS / (2 * calls * once))))
+                    ratio = in_turn(lambda: bare(x), lambda: guarded(x), turns, calls)  # noqa: B023
                 found.append(
                     {
                         "model": name,
