@@ -27,6 +27,7 @@ from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Reading
 from farfield.certify.checker._softmax import difference_program, probability_bound
 from farfield.certify.checker._values import MidRad, positive_semidefinite, spectral_norm
+from farfield.certify.intervals import propagate
 from farfield.graph import Program, capture
 
 Data = dict[str, Any]
@@ -48,6 +49,88 @@ def _interval_data(program: Program, lower: list[float], upper: list[float], sha
         "output": program.outputs[0], "lower": lower, "upper": upper, "witnesses": {}, "proofs": proofs,
         "input_shape": [list(shape)], "input_dtype": ["float64"],
     }  # fmt: skip
+
+
+WRAPPING: dict[str, tuple[Any, list[float]]] = {
+    "square": (lambda x: x.clamp(-6e4, 6e4).to(torch.int32).square(), [5e4, -7e4]),
+    "mul": (lambda x: x.clamp(-6e4, 6e4).to(torch.int32) * 50000, [5e4, -7e4]),
+    "pow": (lambda x: x.clamp(-100, 100).to(torch.int8) ** 2, [12.0, 100.0]),
+    "neg": (lambda x: -x.clamp(0, 10).to(torch.uint8), [3.0, 1e9]),
+    "abs": (lambda x: x.clamp(-128, 1).to(torch.int8).abs(), [-200.0, -128.0]),
+    "prod": (lambda x: x.clamp(-6e4, 6e4).to(torch.int32).prod(-1, dtype=torch.int32, keepdim=True), [5e4]),
+    "int64": (lambda x: x.clamp(-4e9, 4e9).to(torch.int64).square(), [4e9, 3.1e9]),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPING)
+def test_whole_numbers_wrap_around_in_their_type(name: str) -> None:
+    """46341² is negative in 32 bits: by both kinds of intervals the result may be anything of its type."""
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return WRAPPING[name][0](x).to(torch.float64)
+
+    program = _program(Model(), 1, 2)
+    lo, hi = Ranges(program).of("output")
+    claim = propagate(program)["output"]
+    assert not isinstance(claim, tuple)
+    for number in WRAPPING[name][1]:
+        value = Model()(torch.full((1, 2), number, dtype=DOUBLE)).reshape(-1)
+        assert (lo <= value.numpy()).all() and (value.numpy() <= hi).all()
+        assert bool(claim.contains(value.reshape(claim.shape)).all())
+        bound = float(value[0])
+        false = [bound + 1.0], [math.inf]
+        if bound >= 0:
+            false = [-math.inf], [bound - 1.0]
+        size = value.numel()
+        with pytest.raises(CertificateError):
+            check_program(program, _interval_data(program, false[0] * size, false[1] * size, (1, 2)))
+
+
+class _Projected(nn.Module):
+    """An LSTM whose hidden state is o·tanh(c) times a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.recurrent = nn.LSTM(4, 5, proj_size=2, batch_first=True)
+        for parameter in self.recurrent.parameters():
+            parameter.data *= 20.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.recurrent(x)[0]
+        return made
+
+
+def test_the_projection_of_an_lstm_is_not_within_one() -> None:
+    model = _Projected().double()
+    program = _program(model, 1, 3, 4)
+    x = torch.randn(64, 3, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    assert float(model(x).detach().abs().max()) > 3
+    with pytest.raises(CertificateError):
+        check_program(program, _interval_data(program, [-1.0] * 6, [1.0] * 6, (1, 3, 4)))
+
+
+@pytest.mark.parametrize("bad", [-1.24999, math.nan])
+@pytest.mark.parametrize("norm", ["layer", "rms", "group", "by_hand"])
+def test_a_norm_whose_stabiliser_is_not_positive_proves_nothing(norm: str, bad: float) -> None:
+    """(x − mean)/√(var + ε) at ε = −var is infinite."""
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if norm == "layer":
+                return functional.layer_norm(x, (4,), eps=bad)
+            if norm == "rms":
+                return functional.rms_norm(x, (4,), eps=bad)
+            if norm == "group":
+                return functional.group_norm(x, 2, eps=bad)
+            return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + bad)
+
+    program = _program(Model(), 1, 4)
+    with pytest.raises(CertificateError):
+        check_program(program, _interval_data(program, [-2.0] * 4, [2.0] * 4, (1, 4)))
+    with pytest.raises(CertificateError):
+        Reading(Ranges(program), "output", (), program.inputs[0].name)
 
 
 # ------------------------------------------------------------------ accepted
@@ -435,6 +518,16 @@ def test_divided_differences_and_intercepts_are_enclosed(op: str, attributes: Da
                 assert abs(truth(z) - z * steep - intercept.mid[i]) <= intercept.rad[i]
 
 
+@pytest.mark.parametrize("name", ["relu", "abs", "softplus", "leaky_relu", "logsigmoid", "gelu"])
+def test_the_image_of_a_huge_range_is_no_smaller_than_it_is(name: str) -> None:
+    sigma = curve(name, {})
+    assert sigma is not None
+    for number in (1e199, -1e199):
+        value = float(sigma.at(np.array([number]))[0])
+        lo, hi = sigma.image(np.array([-1e200]), np.array([1e200]))
+        assert lo[0] <= value <= hi[0]
+
+
 def test_a_line_that_does_not_hold_is_refused() -> None:
     tanh, relu = curve("tanh", {}), curve("relu", {})
     assert tanh is not None
@@ -509,6 +602,29 @@ def test_cells_bounds_close_in_with_the_square_of_the_width() -> None:
         )
         excess.append(float(top[0]) - float(model(grid)[:, 0].max()))
     assert 0 < excess[1] < excess[0] * 8.0**-1.7
+
+
+def test_cells_that_come_late_count_where_an_early_one_exceeds_the_claim() -> None:
+    """Tiny cells where f is a hair above the claim come first, by the thousand; f is far larger in a cell behind."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 1)).double()
+    program = _program(model, 1, 1)
+    far = float(model(torch.tensor([[-1e15]], dtype=DOUBLE)).detach())
+    grid = torch.logspace(-3, 8, 400, dtype=DOUBLE)
+    values = model(torch.cat([-grid, grid])[:, None]).detach()
+    sign = 1.0 if float(values.max()) - far > 0.1 else -1.0
+    assert float((sign * (values - far)).max()) > 0.1
+
+    def leaves(depth: int) -> str:
+        return "." if depth == 0 else "0" + 2 * leaves(depth - 1)
+
+    check = CellsCheck(Ranges(program), "output", {}, program.inputs[0].name, 0, sign)
+    first = leaves((check.batch - 1).bit_length())
+    for _ in range(32):
+        first = "0" + first + "."
+    proof = {"matrix": np.eye(2).tolist(), "shift": [0.0, 0.0], "trees": ["0x" + first, "0x.", "x", "."]}
+    claim = sign * far - 0.75e-9
+    assert check.check(proof, claim + 0.5e-9) > claim + 0.1
 
 
 def test_trees_that_do_not_cover_are_refused() -> None:

@@ -59,6 +59,21 @@ def test_a_good_file_is_read(tmp_path):
     torch.testing.assert_close(module(x=x), module(x))
 
 
+def test_an_input_without_a_shape_is_no_scalar(tmp_path):
+    """x − mean(x) of one number is 0; of a row it grows."""
+    nodes = [
+        onnx.helper.make_node("ReduceMean", ["x"], ["mean"], keepdims=1),
+        onnx.helper.make_node("Sub", ["x", "mean"], ["y"]),
+    ]
+    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in "xy"]
+    graph = onnx.helper.make_graph(nodes, "open", ends[:1], ends[1:])
+    path = tmp_path / "open.onnx"
+    path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    with pytest.raises(CaptureError, match="no shape for its input 'x'"):
+        capture(path)
+    assert len(capture(path, torch.zeros(2, 4)).inputs[0].shape) == 2
+
+
 def test_damaged_bytes_never_do_more_than_raise(tmp_path):
     """Bytes changed at random: the file is read, or refused by an error of ours."""
     plain = onnx_files.small().SerializeToString()

@@ -1,11 +1,13 @@
 """Every ONNX operator of the table computes what onnxruntime computes, on random shapes and attributes."""
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
 
 import onnx_cases
+from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.onnx import onnx_operator_names, read_onnx
 
 ALONE = {"ai.onnx.ml.ZipMap", "CumProd"}
@@ -59,3 +61,58 @@ def test_a_wrong_translation_is_found(tmp_path, monkeypatch):
     case = next(c for c in CASES if c.op == "Sigmoid")
     expected, made = both(case, 18, tmp_path)
     assert not np.allclose(expected[0], made[0].numpy(), atol=1e-2)
+
+
+_X = np.random.default_rng(5).normal(size=(2, 3, 4)).astype(np.float32)
+OLD = {
+    "softmax": ([("Softmax", {})], (7, 11, 12)),
+    "softmax of an axis": ([("Softmax", {"axis": 0})], (9, 12)),
+    "softmax of the last axis": ([("Softmax", {"axis": -1})], (11, 12)),
+    "log of a softmax": ([("LogSoftmax", {})], (7, 12)),
+    "hardmax": ([("Hardmax", {"axis": 1})], (7, 12)),
+    "topk": ([("TopK", {"k": 3, "axis": 2})], (9,)),
+    "slice": ([("Slice", {"starts": [1, 0], "ends": [3, -1], "axes": [2, 1]})], (9,)),
+    "slice from the front": ([("Slice", {"starts": [0, 1], "ends": [1, 3]})], (7, 9)),
+    "pad": ([("Pad", {"pads": [0, 1, 2, 0, 0, 1], "value": 3.0})], (7, 10)),
+    "mirrored": ([("Pad", {"pads": [0, 1, 2, 0, 0, 1], "mode": "reflect"})], (10,)),
+    "whether a size is": (
+        [("Shape", {}), ("Cast", {"to": 9}), ("Cast", {"to": 7})],
+        (13, 18),
+    ),
+    "sizes of 32 bits": ([("Shape", {}), ("Cast", {"to": 6}), ("Concat", {"axis": 0})], (13, 18)),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_a_file_of_an_older_operator_set_means_what_it_meant(name, tmp_path):
+    """Softmax ran over an axis and all behind it; counts, places and margins were attributes."""
+    steps, opsets = OLD[name]
+    places = [f"v{k}" for k in range(len(steps) + 1)]
+    for opset in opsets:
+        nodes = [
+            onnx.helper.make_node(op, [places[k]], [places[k + 1], *(["i"] if op == "TopK" else [])], **kinds)
+            for k, (op, kinds) in enumerate(steps)
+        ]
+        given = onnx.helper.make_tensor_value_info("v0", onnx.TensorProto.FLOAT, list(_X.shape))
+        graph = onnx.helper.make_graph(nodes, "old", [given], [onnx.ValueInfoProto(name=places[-1])])
+        sets = [onnx.helper.make_opsetid("", opset)]
+        path = tmp_path / "old.onnx"
+        path.write_bytes(onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString())
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        (theirs,) = session.run(None, {"v0": _X})
+        ours = read_onnx(path)(torch.from_numpy(_X)).numpy()
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+
+
+def test_statistics_of_every_place_are_no_statistics_of_channels(tmp_path):
+    """BatchNormalization before operator set 9 may hold them; then the node is unknown."""
+    nodes = [onnx.helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"], spatial=0)]
+    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3, 4])
+    tensors = [onnx.numpy_helper.from_array(np.ones((3,), np.float32), n) for n in "sbmv"]
+    graph = onnx.helper.make_graph(nodes, "old", [given], [onnx.ValueInfoProto(name="y")], tensors)
+    path = tmp_path / "old.onnx"
+    sets = [onnx.helper.make_opsetid("", 7)]
+    path.write_bytes(onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString())
+    with pytest.raises(OpaqueNodeError, match="every place"):
+        read_onnx(path)(torch.from_numpy(_X))

@@ -112,6 +112,35 @@ def test_a_certificate_binds_to_the_content(normed, tmp_path):
         ff.verify_certificate(other, certificate)
 
 
+def test_a_value_of_unknown_size_is_unknown_and_no_error(tmp_path):
+    """A loop that may change its value's shape: what a MatMul makes of it can't be said, whatever follows."""
+    names = ("number", "goes_on", "state", "still", "next")
+    kinds = (TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT, TensorProto.BOOL, TensorProto.FLOAT)
+    ends = [
+        helper.make_tensor_value_info(n, k, None if k == TensorProto.FLOAT else [])
+        for n, k in zip(names, kinds, strict=True)
+    ]
+    inside = [
+        helper.make_node("Add", ["state", "x"], ["next"]),
+        helper.make_node("Identity", ["goes_on"], ["still"]),
+    ]
+    body = helper.make_graph(inside, "body", ends[:3], ends[3:])
+    nodes = [
+        helper.make_node("Loop", ["count", "yes", "x"], ["h"], body=body, name="again"),
+        helper.make_node("MatMul", ["h", "w"], ["z"], name="last"),
+        helper.make_node("Tanh", ["z"], ["y"], name="bend"),
+    ]
+    tensors = [
+        numpy_helper.from_array(np.array(v), n)
+        for n, v in (("count", 3), ("yes", True), ("w", np.ones((4, 1), np.float32)))
+    ]
+    path = tmp_path / "again.onnx"
+    path.write_bytes(_model(nodes, ["n", 4], None, tensors).SerializeToString())
+    found = ff.audit(path)
+    assert found.verdict.name == "UNKNOWN"
+    assert any("Loop" in note for note in capture(path).unseen)
+
+
 def test_the_horizon_of_a_file(plain):
     directions = torch.eye(4)
     found = horizon(plain, directions)
@@ -342,3 +371,52 @@ def test_a_pipeline_of_scikit_learn(tmp_path):
     for theirs, mine in zip(runtime.run(None, {"X": ROWS}), ours.values(), strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-4, atol=1e-5)
     assert ff.audit(path).verdict.name == "BOUNDED"
+
+
+def test_nodes_called_as_their_values_keep_their_names_to_themselves(plain, tmp_path):
+    """onnxruntime refuses two nodes of one name; tf2onnx calls a node as what it makes."""
+    model = onnx.load(plain)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    path, out = tmp_path / "called.onnx", tmp_path / "fixed.onnx"
+    path.write_bytes(model.SerializeToString())
+    ff.repair(path, ROWS).save(out)
+    assert (session(path)(ROWS) == session(out)(ROWS)).mean() > 0.9
+    names = [node.name for node in onnx.load(out).graph.node]
+    assert len(set(names)) == len(names)
+
+
+def test_a_repaired_file_that_was_changed_is_repaired_again(plain, tmp_path):
+    """The nodes put in take no name that the file has, those of an earlier repair among them."""
+    once, more, twice = (tmp_path / f"{name}.onnx" for name in ("once", "more", "twice"))
+    ff.repair(plain, ROWS).save(once)
+    model = onnx.load(once)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 2), np.float32), "extra"))
+    model.graph.node.append(helper.make_node("MatMul", ["x", "extra"], ["second"], name="second"))
+    model.graph.output.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, ["n", 2]))
+    more.write_bytes(model.SerializeToString())
+    assert ff.audit(more).verdict.name == "UNBOUNDED"
+    ff.repair(more, ROWS).save(twice)
+    assert ff.audit(twice).verdict.name == "BOUNDED"
+    made = onnxruntime.InferenceSession(str(twice), providers=["CPUExecutionProvider"])
+    far = made.run(None, {"x": ROWS * np.float32(1e9)})
+    assert all(np.abs(value).max() < 1e3 for value in far)
+
+
+def test_a_file_of_the_oldest_formats_is_repaired(tmp_path):
+    """Up to version 3 of the format every initialiser is an input of the graph: new constants are nodes instead."""
+    model = onnx_files.small()
+    for tensor in model.graph.initializer:
+        model.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        )
+    model.ir_version = 3
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("", 9))
+    path, out = tmp_path / "old.onnx", tmp_path / "fixed.onnx"
+    path.write_bytes(model.SerializeToString())
+    ff.repair(path, ROWS).save(out)
+    assert ff.audit(out).verdict.name == "BOUNDED"
+    assert [v.name for v in onnx.load(out).graph.input] == [v.name for v in model.graph.input]
+    assert (session(path)(ROWS) == session(out)(ROWS)).mean() > 0.9
+    assert np.abs(session(out)(ROWS * np.float32(1e9))).max() < 1e3

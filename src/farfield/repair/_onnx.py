@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,10 +40,10 @@ def save_onnx(
     dtypes = _dtypes(model, insertions, example)
     splices: list[Splice] = []
     names: dict[str, str] = {}
-    for number, insertion in enumerate(insertions):
+    for number, insertion in enumerate(insertions, _first_free(model)):
         kind, value = _place(model, insertion)
         source = names.get(value, value)
-        made = _Nodes(f"farfield_{number}", dtypes[number], model.opset)
+        made = _Nodes(f"farfield_{number}", dtypes[len(splices)], model.opset)
         if kind != "input" and value not in names:
             source = f"{value}__farfield_{number}"
         result = made.protect(insertion.module, source)
@@ -51,13 +52,19 @@ def save_onnx(
     write_spliced(model.path, path, _final_names(splices))
 
 
+def _first_free(model: OnnxModule) -> int:
+    """The first number from which no name in the file is one of ours; a repaired file may be repaired again."""
+    found = [int(n) for name in model.names_taken for n in re.findall(r"farfield_(\d{1,9})", name)]
+    return max(found, default=-1) + 1
+
+
 def _final_names(splices: list[Splice]) -> list[Splice]:
     """The last protection of a value gives it its own name, so that whoever reads it finds it."""
     last = {splice.value: k for k, splice in enumerate(splices) if splice.kind != "input"}
     for value, k in last.items():
         old = splices[k]
         (*before, end) = old.nodes
-        renamed = Addition(end.operator, end.inputs, value, end.attributes)
+        renamed = Addition(end.operator, end.inputs, value, end.attributes, name=end.output)
         splices[k] = Splice(value, old.kind, (*before, renamed), old.tensors, old.source, value)
     return splices
 

@@ -272,7 +272,7 @@ class _Builder:
         shape = _sizes(node)
         groups = spec.group_index(shape)
         size = groups.shape[1]
-        if size <= spec.correction or spec.eps < 0:
+        if size <= spec.correction or not spec.eps >= 0:
             return None
         plain = spec.eps_mode == "inside" and spec.order == 2.0
         made = self._add(

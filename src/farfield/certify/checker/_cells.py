@@ -381,9 +381,14 @@ class CellsCheck:
             for begin in range(0, len(place), self.batch):
                 part = slice(begin, begin + self.batch)
                 met, top, share = self.bound(matrix, shift, place[part], width[part])
-                if (met > line).any():  # the claim is false: no halving can help
-                    return float(top.max())
                 top = np.minimum(top, inherited[part])
+                if (met > line).any():  # the claim is false: no halving can help, but every cell still counts
+                    tops = [pool[2], top]
+                    for later in range(begin + self.batch, len(place), self.batch):
+                        other = slice(later, later + self.batch)
+                        found = self.bound(matrix, shift, place[other], width[other])[1]
+                        tops.append(np.minimum(found, inherited[other]))
+                    return max(worst, float(np.concatenate(tops).max()))
                 share = np.where(width[part] > NARROWEST, np.nan_to_num(share, nan=0.0), -1.0)
                 done = ~(top > line) | (share.max(1) < 0)
                 worst = max(worst, float(top[done].max(initial=-math.inf)))

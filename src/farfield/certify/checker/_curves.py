@@ -114,7 +114,7 @@ class CheckedCurve:
         high = np.maximum(values[0] + slack[0], values[1] + slack[1])
         if self.turn is not None:
             low = np.where((lo <= self.turn + 1e-3) & (hi >= self.turn - 1e-3), self.low, low)
-        open_ = np.isneginf(lo) | np.isposinf(hi)
+        open_ = (lo < -1e150) | (hi > 1e150)  # no end of that size is evaluated
         low, high = np.where(open_, self.low, low), np.where(open_, self.high, high)
         if math.isfinite(self.low):
             low = np.maximum(low, self.low - self.defect)

@@ -337,6 +337,10 @@ def _recurrent(step: Step) -> Any:
         ends = min(-1.0, float(low.min())), max(1.0, float(high.max()))
     else:
         ends = -1.0, 1.0
+    if step.node.op == "lstm":
+        layers = int(step.attributes["num_layers"]) * (2 if step.attributes.get("bidirectional") else 1)
+        if len(step.node.operands) - 3 > layers * (4 if step.attributes.get("has_biases") else 2):
+            return None  # a projection follows, as large as its weights
     made = []
     zeros = [
         torch.zeros(sizes(step.ranges.program.node(str(n))), dtype=torch.float64) for n in step.node.inputs

@@ -134,7 +134,21 @@ class Ranges:
         if not isinstance(made[0], np.ndarray):
             return made
         lo, hi = (np.broadcast_to(end, sizes(node)).astype(np.float64) for end in made)
-        return np.where(np.isnan(lo), -math.inf, lo), np.where(np.isnan(hi), math.inf, hi)
+        return self._stored(
+            node, (np.where(np.isnan(lo), -math.inf, lo), np.where(np.isnan(hi), math.inf, hi))
+        )
+
+    def _stored(self, node: Node, span: Span) -> Span:
+        """What the node's type makes of a range: whole numbers that leave an integer type wrap around in it."""
+        dtype = node.dtype
+        if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+            return span
+        if describe(node).moves or node.op in EXACT or node.op == "cast":
+            return span
+        limits = torch.iinfo(dtype)
+        lo, hi = np.ceil(span[0]), np.floor(span[1])
+        wraps = (lo < float(limits.min)) | (hi > float(limits.max)) | (hi >= 2.0**63)
+        return np.where(wraps, float(limits.min), lo), np.where(wraps, float(limits.max), hi)
 
 
 class RangeStep:
@@ -298,7 +312,7 @@ class RangeStep:
         groups = spec.group_index(shape).numpy()
         width = groups.shape[1]
         count = spec.count(width)
-        if count <= 0 or not spec.order >= 1:
+        if count <= 0 or not spec.order >= 1 or not spec.eps >= 0:  # below 0 it may cancel the size
             return None
         top = math.sqrt(count * ((1 - 1 / width) if spec.centered else 1.0)) if spec.order == 2 else 1.0
         if spec.order != 2 and (spec.averaged or spec.centered):

@@ -230,7 +230,7 @@ class Reading:
         shape = sizes(node)
         groups = spec.group_index(shape).numpy()
         count = spec.count(groups.shape[1])
-        if spec.order != 2 or count <= 0:
+        if spec.order != 2 or count <= 0 or not spec.eps >= 0:
             return None
         laid: dict[int, MidRad] = {}
         for place in (spec.weight, spec.bias):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,29 @@ from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.graph import InputSpec, Node, Program, SymbolicSize, describe
 
 __all__ = ["propagate"]
+
+_WITHIN = frozenset(
+    [
+        "cast",
+        "clamp",
+        "maximum",
+        "minimum",
+        "amax",
+        "amin",
+        "relu",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "remainder",
+        "fmod",
+        "argmax",
+        "argmin",
+        "randint",
+    ]
+)
+"""Operators whose whole numbers never leave their type, or that see to it themselves."""
 
 
 def propagate(
@@ -145,7 +169,25 @@ def _apply(place: Place, flags: Tensor | None) -> Bounds:
     claim = rule(place)
     if isinstance(claim, tuple):
         return tuple(_checked(place.node, part, None) for part in claim)
-    return _checked(place.node, claim, place.shape if place.node.dtype is not None else None, flags)
+    made = _checked(place.node, claim, place.shape if place.node.dtype is not None else None, flags)
+    return made if facts.moves or node.op in _WITHIN else _wrapped(node, made)
+
+
+def _wrapped(node: Node, claim: Interval) -> Interval:
+    """Whole numbers that leave their type come out as any of it; int64 without an end stays without both."""
+    dtype = node.dtype
+    if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return claim
+    limits = torch.iinfo(dtype)
+    lo, hi = torch.ceil(claim.lo), torch.floor(claim.hi)
+    out = (lo < float(limits.min)) | (hi > float(limits.max)) | (hi >= 2.0**63)
+    if not bool(out.any()):
+        return claim
+    least, most = (torch.full_like(lo, float(end)) for end in (limits.min, limits.max))
+    if dtype == torch.int64:
+        open_ = torch.isinf(lo) | torch.isinf(hi)
+        least, most = torch.where(open_, -math.inf, least), torch.where(open_, math.inf, most)
+    return Interval(torch.where(out, least, lo), torch.where(out, most, hi))
 
 
 def _is_complex(node: Node) -> bool:

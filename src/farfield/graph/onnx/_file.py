@@ -40,11 +40,15 @@ _DOMAINS = {"ai.onnx": ""}
 
 @dataclass(frozen=True)
 class OnnxInput:
-    """An input of the graph: name, element type's code, and sizes (a number, a symbol's name, or None)."""
+    """An input of the graph: name, element type's code, and sizes (a number, a symbol's name, or None).
+
+    ``ranked`` is False where the file says nothing of the shape, not even the number of axes.
+    """
 
     name: str
     code: int
     sizes: tuple[int | str | None, ...]
+    ranked: bool = True
 
 
 class InnerGraph:
@@ -188,7 +192,7 @@ def _value(proto: Any) -> OnnxInput:
         return OnnxInput(_name(proto.name), -1, ())
     tensor = proto.type.tensor_type
     if not tensor.HasField("shape"):
-        return OnnxInput(_name(proto.name), int(tensor.elem_type), (None,) * 0 if kind is None else ())
+        return OnnxInput(_name(proto.name), int(tensor.elem_type), (), ranked=False)
     sizes: list[int | str | None] = []
     for dim in tensor.shape.dim:
         which = dim.WhichOneof("value")

@@ -32,6 +32,10 @@ MOST_FOLDED = 1 << 24
 """Entries of a constant that is computed when the file is read."""
 
 
+class Unknown(tuple[Tensor, ...]):
+    """Results of a node that has no translation."""
+
+
 class OnnxNode(nn.Module):
     """One node of an ONNX graph: its operator's function, its attributes and the inputs that the file fixes.
 
@@ -65,20 +69,33 @@ class OnnxNode(nn.Module):
         self.step, self.function, self.opset = step, function, opset
         self.literals, self.results = tuple(literals), tuple(results)
 
-    def forward(self, *inputs: Value | None, symbols: Mapping[str, Any] | None = None) -> Any:
-        """The node's results: one value, or a tuple of them."""
+    def forward(
+        self, *inputs: Value | None, symbols: Mapping[str, Any] | None = None, vague: bool = False
+    ) -> Any:
+        """The node's results: one value, or a tuple of them; unknown where the size of an input is (``vague``)."""
         count = max((k + 1 for k, name in enumerate(self.step.outputs) if name), default=1)
         reason = f"the ONNX operator {self.step.title} has no translation" + (
             f": {self.why}" if self.why else ""
         )
-        if self.function is not None:
+        if vague:
+            reason = f"the ONNX operator {self.step.title} takes a value of unknown size"
+        elif self.function is not None:
             call = Arguments(inputs, self.literals, self.step.attributes, self.opset, count)
             try:
                 return self.function(call)
             except UnsupportedOnnxError as error:
                 reason = f"the ONNX operator {self.step.title} has no translation: {error}"
         tensors = [as_tensor(value) for value in inputs if value is not None]
-        return tuple(self._unknown(k, tensors, symbols or {}, reason) for k in range(count))
+        return Unknown(self._unknown(k, tensors, symbols or {}, reason) for k in range(count))
+
+    def sized(self, output: int, symbols: Mapping[str, Any]) -> bool:
+        """Whether the sizes of a result are known without computing it."""
+        found = self.results[output] if output < len(self.results) else None
+        return (
+            found is not None
+            and found.ranked
+            and all(isinstance(s, int) or s in symbols for s in found.sizes)
+        )
 
     def _unknown(
         self, output: int, tensors: Sequence[Tensor], symbols: Mapping[str, Any], reason: str
@@ -114,6 +131,8 @@ class OnnxModule(nn.Module):
         self.path, self._stamp, self.opset = str(file.path), file.stamp, file.opsets.get("", 1)
         self.input_specs, self.output_names = file.inputs, tuple(v.name for v in file.outputs)
         self.argument_names = argument_names(file.inputs)
+        made = (name for step in file.steps for name in (step.label, *step.outputs))
+        self.names_taken = frozenset((*(v.name for v in file.inputs), *file.tensors, *made))
         self._stored: dict[str, str] = {}
         self._plan: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
         self._literals: dict[str, IntVector] = {}
@@ -150,9 +169,13 @@ class OnnxModule(nn.Module):
         for name, stored in self._stored.items():
             values[name] = getattr(self, stored)
         values.update(self._literals)
+        vague: set[str] = set()
         for child, inputs, outputs in self._plan:
             node = self.get_submodule(child)
-            made = node(*(values[name] if name else None for name in inputs), symbols=symbols)
+            given = (values[name] if name else None for name in inputs)
+            made = node(*given, symbols=symbols, vague=not vague.isdisjoint(inputs))
+            if isinstance(made, Unknown) and isinstance(node, OnnxNode):
+                vague.update(name for k, name in enumerate(outputs) if name and not node.sized(k, symbols))
             made = made if isinstance(made, tuple) else (made,)
             values.update({name: value for name, value in zip(outputs, made, strict=False) if name})
         results = {name: as_tensor(values[name]) for name in self.output_names}

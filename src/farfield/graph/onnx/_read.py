@@ -63,13 +63,17 @@ def onnx_example(module: OnnxModule, rows: int = 2) -> tuple[Tensor, ...]:
     Raises
     ------
     UnsafeFileError
-        If an input is no tensor of numbers, or too large.
+        If an input is no tensor of numbers, has no shape, or is too large.
     """
     specs = module.input_specs
     for spec in specs:
         if spec.code not in TYPES:
             what = "texts" if spec.code == 8 else "no tensor of numbers"
             raise UnsafeFileError(f"{module.path!r} is refused. Its input {spec.name[:80]!r} takes {what}.")
+        if not spec.ranked:
+            raise UnsafeFileError(
+                f"{module.path!r} declares no shape for its input {spec.name[:80]!r}. Pass example inputs."
+            )
     batch = _batch_names(specs)
     free = list(_free_sizes(specs))
     if not free:

@@ -103,7 +103,8 @@ class Arguments:
         if isinstance(value, IntVector):
             return value
         if literal is not None and literal.dtype.kind in "iub" and literal.ndim <= 1:
-            return IntVector(tuple(int(v) for v in literal.reshape(-1)), literal.ndim == 0)
+            dtype = value.dtype if value is not None else torch.int64
+            return IntVector(tuple(int(v) for v in literal.reshape(-1)), literal.ndim == 0, dtype)
         return None
 
     def vectors(self) -> list[IntVector] | None:

@@ -25,6 +25,8 @@ __all__ = ["Addition", "Splice", "write_spliced"]
 
 _NODE, _INITIALIZER = 1, 5
 """Field numbers of ``GraphProto``."""
+_VERSION, _CONSTANTS_ARE_INPUTS = 1, 3
+"""Field of ``ModelProto``, and the last version of the format in which every initialiser is an input of the graph."""
 _CHECKED = 1 << 31
 """Files of up to this many bytes are checked by ``onnx.checker`` after writing."""
 _Piece: TypeAlias = "bytes | tuple[int, int]"
@@ -33,12 +35,16 @@ _Piece: TypeAlias = "bytes | tuple[int, int]"
 
 @dataclass(frozen=True)
 class Addition:
-    """One node of standard operators to put in: operator, input names, output name and attributes."""
+    """One node of standard operators to put in: operator, input names, output name and attributes.
+
+    ``name`` is the node's own, that of its output by default: no two nodes of a file may share one.
+    """
 
     operator: str
     inputs: tuple[str, ...]
     output: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,17 +100,33 @@ def write_spliced(
                     target.write(piece if isinstance(piece, bytes) else data[piece[0] : piece[1]])
             _copy_beside(package, data, Path(source).parent, place.parent)
             if part.stat().st_size < _CHECKED:
-                package.checker.check_model(str(part))
+                _check(package, part, source)
             part.replace(place)
         finally:
             part.unlink(missing_ok=True)
 
 
+def _check(package: Any, part: Path, source: str | os.PathLike[str]) -> None:
+    try:
+        package.checker.check_model(str(part))
+    except package.checker.ValidationError as error:
+        said = " ".join(str(error).split())[:300]
+        raise InvalidValueError(
+            f"onnx.checker refuses {os.fspath(source)!r} with the nodes put in: {said}. Save the repaired model "
+            "as .pt2."
+        ) from error
+
+
 def _model(package: Any, data: mmap.mmap, splices: Sequence[Splice]) -> list[_Piece]:
     pieces: list[_Piece] = []
+    old = False
+    for item in fields(data, 0, len(data)):
+        if item.number == _VERSION and item.kind == 0:
+            version = package.ModelProto.FromString(data[item.begin : item.end]).ir_version
+            old = int(version) <= _CONSTANTS_ARE_INPUTS
     for item in fields(data, 0, len(data)):
         if item.number == GRAPH and item.kind == 2:
-            inner = _graph(package, data, item, splices)
+            inner = _graph(package, data, item, splices, as_nodes=old)
             pieces += [varint(GRAPH << 3 | 2) + varint(sum(map(_length, inner))), *inner]
         else:
             pieces.append((item.begin, item.end))
@@ -115,7 +137,10 @@ def _length(piece: _Piece) -> int:
     return len(piece) if isinstance(piece, bytes) else piece[1] - piece[0]
 
 
-def _graph(package: Any, data: mmap.mmap, graph: Field, splices: Sequence[Splice]) -> list[_Piece]:
+def _graph(
+    package: Any, data: mmap.mmap, graph: Field, splices: Sequence[Splice], *, as_nodes: bool
+) -> list[_Piece]:
+    """The graph with its new nodes; their constants are initialisers, or nodes too."""
     uses, makes = _renamings(splices)
     ends = {s.source: s for s in splices if s.kind != "input"}
     waiting = [s for s in splices if s.kind == "input"]
@@ -126,7 +151,7 @@ def _graph(package: Any, data: mmap.mmap, graph: Field, splices: Sequence[Splice
             pieces.append((item.begin, item.end))
             continue
         for splice in waiting:
-            pieces += _added(package, splice)
+            pieces += _added(package, splice, as_nodes=as_nodes)
         waiting = []
         node = package.NodeProto.FromString(data[item.start : item.end])
         changed = _rename(node, uses, makes)
@@ -136,16 +161,16 @@ def _graph(package: Any, data: mmap.mmap, graph: Field, splices: Sequence[Splice
         for name in node.output:
             while name in ends and name not in placed:
                 placed.add(name)
-                pieces += _added(package, ends[name])
+                pieces += _added(package, ends[name], as_nodes=as_nodes)
                 name = ends[name].result
     missing = [s.value for name, s in ends.items() if name not in placed]
     if missing:
         raise InvalidValueError(
             f"No node of the graph makes {missing[0]!r}, so nothing can be put behind it."
         )
-    for splice in splices:
+    for splice in splices if not as_nodes else ():
         pieces += [
-            length_delimited(_INITIALIZER, _tensor(package, name, value))
+            length_delimited(_INITIALIZER, _tensor(package, name, value).SerializeToString())
             for name, value in splice.tensors.items()
         ]
     return pieces
@@ -179,21 +204,29 @@ def _rename(node: Any, uses: Mapping[str, str], makes: Mapping[str, str]) -> boo
     return changed
 
 
-def _added(package: Any, splice: Splice) -> list[_Piece]:
-    return [
+def _added(package: Any, splice: Splice, *, as_nodes: bool) -> list[_Piece]:
+    constants = [
+        package.helper.make_node("Constant", [], [name], name=name, value=_tensor(package, name, value))
+        for name, value in splice.tensors.items()
+        if as_nodes
+    ]
+    return [length_delimited(_NODE, node.SerializeToString()) for node in constants] + [
         length_delimited(
             _NODE,
             package.helper.make_node(
-                node.operator, list(node.inputs), [node.output], name=node.output, **node.attributes
+                node.operator,
+                list(node.inputs),
+                [node.output],
+                name=node.name or node.output,
+                **node.attributes,
             ).SerializeToString(),
         )
         for node in splice.nodes
     ]
 
 
-def _tensor(package: Any, name: str, value: Tensor) -> bytes:
-    made: bytes = package.numpy_helper.from_array(value.detach().cpu().numpy(), name).SerializeToString()
-    return made
+def _tensor(package: Any, name: str, value: Tensor) -> Any:
+    return package.numpy_helper.from_array(value.detach().cpu().numpy(), name)
 
 
 def _copy_beside(package: Any, data: mmap.mmap, old: Path, new: Path) -> None:

@@ -38,8 +38,10 @@ def _norm(site: Site) -> Extent:
     what, shape = site.node.op, producer.shape if producer is not None else ()
     if x.rate == SINGULAR:
         return undefined(site.name, f"{what} of a value that may be infinite", x)
-    if spec.eps < 0.0:
-        return undefined(site.name, f"{what} with a negative ε = {spec.eps:g} can divide by zero", x)
+    if not spec.eps >= 0.0:
+        return undefined(
+            site.name, f"{what} with ε = {spec.eps:g}: only ε ≥ 0 keeps it from dividing by zero", x
+        )
     if spec.order <= 0.0:
         return undefined(site.name, f"{what} by a p-norm with p ≤ 0", x)
     size = size_of(tuple(shape[d] for d in spec.axes)) / (spec.groups or 1)

@@ -85,8 +85,8 @@ def _stabilised(squares: Interval, place: Place, eps: float, mode: str) -> Inter
     else:
         result = root(squares)
         result = Interval(result.lo.clamp_min(eps), result.hi.clamp_min(eps))
-    if eps < 0.0:
-        raise place.refuse(f"a negative ε = {eps:g} can make the denominator 0")
+    if not eps >= 0.0:
+        raise place.refuse(f"only ε ≥ 0 keeps the denominator from 0, not ε = {eps:g}")
     return result
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from farfield.graph.onnx._table import onnx_operator
@@ -121,21 +123,31 @@ def _fast_gelu(a: Arguments) -> Any:
     return F.gelu(x if bias is None else x + bias, approximate="tanh")
 
 
+def _along(a: Arguments, function: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """A function along one axis; before operator set 13 over that axis and all behind it, taken as one."""
+    x, axis = a.tensor(0), a.attribute("axis", -1 if a.opset >= 13 else 1)
+    if a.opset >= 13 or axis % x.ndim == x.ndim - 1:
+        return function(x, axis)
+    return function(x.flatten(axis % x.ndim), -1).reshape(x.shape)
+
+
+def _largest_only(x: Tensor, axis: int) -> Tensor:
+    return F.one_hot(torch.argmax(x, axis), x.shape[axis]).movedim(-1, axis).to(x.dtype)
+
+
 @onnx_operator("Softmax")
 def _softmax(a: Arguments) -> Any:
-    return torch.softmax(a.tensor(0), a.attribute("axis", -1))
+    return _along(a, torch.softmax)
 
 
 @onnx_operator("LogSoftmax")
 def _log_softmax(a: Arguments) -> Any:
-    return torch.log_softmax(a.tensor(0), a.attribute("axis", -1))
+    return _along(a, torch.log_softmax)
 
 
 @onnx_operator("Hardmax")
 def _hardmax(a: Arguments) -> Any:
-    x, axis = a.tensor(0), a.attribute("axis", -1)
-    first = torch.argmax(x, axis)
-    return F.one_hot(first, x.shape[axis]).movedim(-1, axis).to(x.dtype)
+    return _along(a, _largest_only)
 
 
 @onnx_operator("Dropout")

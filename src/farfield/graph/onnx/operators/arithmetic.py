@@ -16,23 +16,25 @@ __all__: list[str] = []
 
 
 def _vectors(
-    function: Callable[..., Any], parts: Sequence[IntVector], dtype: torch.dtype = torch.int64
+    function: Callable[..., Any], parts: Sequence[IntVector], dtype: torch.dtype | None = None
 ) -> IntVector | None:
-    """A function of integers applied to known sizes, entry by entry with broadcasting."""
+    """A function of integers applied to known sizes, entry by entry with broadcasting; of the operands' own type."""
     lengths = {len(p.values) for p in parts} - {1}
     if len(lengths) > 1:
         return None
     length = lengths.pop() if lengths else 1
     rows = [p.values * (length if len(p.values) == 1 else 1) for p in parts]
     return IntVector(
-        tuple(function(*row) for row in zip(*rows, strict=True)), all(p.scalar for p in parts), dtype
+        tuple(function(*row) for row in zip(*rows, strict=True)),
+        all(p.scalar for p in parts),
+        parts[-1].dtype if dtype is None else dtype,
     )
 
 
 def _binary(
     real: Callable[[Tensor, Any], Tensor],
     sizes: Callable[[Any, Any], Any] | None = None,
-    dtype: torch.dtype = torch.int64,
+    dtype: torch.dtype | None = None,
     *,
     number: bool = False,
 ) -> OnnxFunction:

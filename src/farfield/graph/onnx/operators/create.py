@@ -93,8 +93,10 @@ def _eye_like(a: Arguments) -> Any:
 @onnx_operator("Cast")
 def _cast(a: Arguments) -> Any:
     kind, value = torch_type(a.attribute("to")), a.inputs[0]
-    if isinstance(value, IntVector) and kind in (torch.int64, torch.int32, torch.bool):
+    if isinstance(value, IntVector) and kind in (torch.int64, torch.int32):
         return IntVector(value.values, value.scalar, kind)
+    if isinstance(value, IntVector) and kind == torch.bool and all(isinstance(v, int) for v in value.values):
+        return IntVector(tuple(int(v != 0) for v in value.values), value.scalar, kind)
     return a.tensor(0).to(kind)
 
 

@@ -19,6 +19,8 @@ def _batch_norm(a: Arguments) -> Any:
     x, scale, bias, mean, var = (a.tensor(k) for k in range(5))
     if a.attribute("training_mode", 0):
         raise UnsupportedOnnxError("BatchNormalization is in training mode")
+    if not a.attribute("spatial", 1) and x.ndim > 2:
+        raise UnsupportedOnnxError("BatchNormalization with statistics of every place")
     return F.batch_norm(x, mean, var, scale, bias, False, 0.0, a.attribute("epsilon", 1e-5))
 
 

@@ -136,7 +136,7 @@ def _cumprod(a: Arguments) -> Any:
 
 @onnx_operator("TopK")
 def _topk(a: Arguments) -> Any:
-    count = (a.ints(1) or [1])[0]
+    count = a.attribute("k") if a.opset < 10 else (a.ints(1) or [1])[0]
     largest, axis = bool(a.attribute("largest", 1)), a.attribute("axis", -1)
     values, indices = torch.topk(a.tensor(0), count, axis, largest, bool(a.attribute("sorted", 1)))
     return values, indices

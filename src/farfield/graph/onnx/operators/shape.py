@@ -95,7 +95,7 @@ def _unsqueeze(a: Arguments) -> Any:
 def _concat(a: Arguments) -> Any:
     known = a.vectors()
     if known is not None and not any(v.scalar for v in known):
-        return IntVector(tuple(v for part in known for v in part.values))
+        return IntVector(tuple(v for part in known for v in part.values), False, known[0].dtype)
     return torch.cat(a.tensors(), a.attribute("axis"))
 
 
@@ -120,10 +120,12 @@ def _split(a: Arguments) -> Any:
 
 @onnx_operator("Slice")
 def _slice(a: Arguments) -> Any:
-    starts, ends = a.ints(1), a.ints(2)
+    starts, ends, axes = a.attribute("starts"), a.attribute("ends"), a.attribute("axes")
+    if a.opset >= 10:  # they were attributes before
+        starts, ends, axes = a.ints(1), a.ints(2), a.ints(3)
     assert starts is not None
     assert ends is not None
-    axes = a.ints(3, list(range(len(starts)))) or []
+    axes = list(range(len(starts))) if axes is None else axes
     steps = a.ints(4, [1] * len(starts)) or []
     value = a.inputs[0]
     if isinstance(value, IntVector) and all(isinstance(v, int) for v in (*starts, *ends, *steps)):
@@ -170,7 +172,8 @@ def _tile(a: Arguments) -> Any:
 
 @onnx_operator("Pad")
 def _pad(a: Arguments) -> Any:
-    x, pads = a.tensor(0), a.ints(1) or []
+    old = a.opset < 11  # attributes then
+    x, pads = a.tensor(0), a.attribute("pads") if old else a.ints(1) or []
     axes = a.ints(3, list(range(x.ndim))) or []
     mode = a.attribute("mode", "constant")
     count = len(axes)
@@ -178,7 +181,7 @@ def _pad(a: Arguments) -> Any:
     for k, axis in enumerate(axes):
         before[axis], after[axis] = pads[k], pads[count + k]
     if mode == "constant":
-        fill = a.numbers(2)
+        fill = [a.attribute("value", 0.0)] if old else a.numbers(2)
         value = fill[0] if fill else 0.0
         if x.dtype == torch.bool:
             flat = [p for k in reversed(range(x.ndim)) for p in (before[k], after[k])]
