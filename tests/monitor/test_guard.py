@@ -292,3 +292,81 @@ def test_a_finite_reading_has_a_finite_score():
     assert bool(torch.isfinite(score[:4]).all()) and math.isinf(score[4])
     assert bool((score[1:] >= score[:-1]).all())
     assert torch.allclose(score, exported)
+
+
+class Named(nn.Module):
+    """One argument, with the name that most people give it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("by_name", [False, True])
+def test_arguments_come_by_position_or_by_name(by_name, tmp_path):
+    guarded = guard(Named(), {"x": rows()} if by_name else rows(), on_outside="cap")
+    given = torch.cat([rows(4), 1e6 * rows(4)])
+    (first, score), (second, other) = guarded(given), guarded(x=given)
+    assert first.equal(second) and score.equal(other) and bool((score[4:] > 1).all())
+    assert [str(e) for e in guarded.explain(given)] == [str(e) for e in guarded.explain(x=given)]
+    guarded.save(tmp_path / "guarded.pt2")
+    program = torch.export.load(tmp_path / "guarded.pt2").module()
+    assert torch.allclose((program(x=given) if by_name else program(given))[1], score)
+
+
+class Timed(nn.Module):
+    """A time for each row, without an axis of features."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(6, 2)
+
+    def forward(self, x, t):
+        return self.net(torch.cat([x, t[:, None]], -1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("answer", ["flag", "cap", "fallback"])
+def test_rows_of_one_number(answer):
+    x, t = rows(), torch.rand(2000, generator=torch.Generator().manual_seed(2))
+    guarded = guard(Timed(), (x, t), on_outside=answer, keep=1.0)
+    score = guarded(x, t)[1]
+    assert score.shape == (2000,) and bool((score <= 1).all())
+    score = guarded(x[:3], torch.tensor([0.5, 50.0, NAN]))[1]
+    assert score[0] <= 1 < score[1] < INF == score[2]
+    assert guarded.explain(x[:1], torch.tensor([50.0]))[0].what == "1[0]"
+    program = torch.export.export(guarded, (x[:4], t[:4])).module()
+    assert program(x[:4], 90 * t[:4])[1].equal(guarded(x[:4], 90 * t[:4])[1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("answer", ["flag", "cap", "fallback"])
+def test_no_rows(answer):
+    guarded = guard(network(), [rows()[:100], rows()[:0], rows()[100:]], on_outside=answer)
+    output, score = guarded(rows()[:0])
+    assert output.shape == (0, 2) and score.shape == (0,) and guarded.explain(rows()[:0]) == []
+
+
+class Product(nn.Module):
+    """Large where both features are, which never happened together."""
+
+    def forward(self, x):
+        return x[:, 0] * x[:, 1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("answer", ["flag", "cap", "fallback"])
+def test_an_output_outside_is_explained_and_counted(answer):
+    first = torch.rand(500, 1, generator=torch.Generator().manual_seed(0))
+    guarded = guard(Product(), torch.cat([first, 1 - first], -1), on_outside=answer)
+    given = torch.tensor([[0.4, 0.6], [0.9, 0.9]])
+    score, (inside, outside) = guarded(given)[1], guarded.explain(given)
+    assert score[0] <= 1 < score[1] and inside.score <= 1
+    assert outside.what == "output 0" and outside.score == pytest.approx(float(score[1]))
+    assert outside.value == pytest.approx(0.81) and outside.high == pytest.approx(0.25, rel=1e-2)
+    summary = guarded.summary()
+    assert (summary.rows, summary.outside, summary.worst) == (2, 1, float(score[1])) and not summary.features

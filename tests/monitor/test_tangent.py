@@ -1,5 +1,7 @@
 """The divergence indicator against matrices formed by hand, and against training that diverges or does not."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -110,3 +112,12 @@ def test_several_inputs_a_policy_that_moves_and_what_is_refused():
         TangentMonitor(model, observation, observation, discount=1.5)
     with pytest.raises(InvalidValueError, match="real numbers"):
         TangentMonitor(model, observation.long(), observation.long()).scalars()
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, 1e200])
+def test_a_model_that_has_diverged_does_not_end_the_process(weight):
+    """LAPACK may crash on NaN, and divergence is what this monitor is there to see."""
+    model, x = critic(), torch.randn(8, 3).double()
+    model[0].weight.data.fill_(weight)
+    found = TangentMonitor(model, x, 2 * x).scalars()
+    assert math.isnan(found["tangent/eigenvalue"]) and math.isnan(found["tangent/relative"])

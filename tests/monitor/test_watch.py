@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+import farfield as ff
 from farfield.errors import InvalidValueError
-from farfield.monitor import FarFieldMonitor, IsometryMonitor, watch
+from farfield.monitor import FarFieldMonitor, IsometryMonitor, TangentMonitor, watch
 
 
 def network():
@@ -152,3 +153,63 @@ def test_stable_baselines3(tmp_path):
     assert [step for step, _ in callback.seen.records] == [0, 25, 50]
     assert callback.seen.records[-1][1]["far_field/slope"] > 0
     assert "far_field/slope" in (tmp_path / "progress.csv").read_text(encoding="utf-8")
+
+
+class Counting(nn.Module):
+    """State that every call moves, whatever the mode: a counter, a running mean, an attribute."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.net, self.last = network().to(dtype), None
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("mean", torch.zeros(3, dtype=dtype))
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean.mul_(0.9).add_(x.detach().mean(0).to(self.mean), alpha=0.1)
+        self.last = x
+        return self.net(x)
+
+
+class Merging(nn.Linear):
+    """LoRA as loralib has it: ``eval`` adds the low-rank part to the weight, ``train`` takes it off again."""
+
+    def __init__(self):
+        super().__init__(3, 16)
+        self.low, self.merged = nn.Parameter(torch.randn(16, 3)), False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode == self.merged:
+            self.weight.data += -self.low if mode else self.low
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight if self.merged else self.weight + self.low, self.bias)
+
+
+LOOKS = {
+    "far field": lambda model, x: FarFieldMonitor(model, x).step(0),
+    "isometry": lambda model, x: IsometryMonitor(model, x).step(0),
+    "tangent": lambda model, x: TangentMonitor(model, x, 2 * x).step(0),
+    "audit": ff.audit,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_model_with_state_keeps_it(look, dtype):
+    model, x = Counting(dtype), torch.randn(8, 3, dtype=dtype)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    LOOKS[look](model, x)
+    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
+    assert model.last is None and model.training
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_weights_that_eval_would_merge_are_left_alone(look):
+    model, x = nn.Sequential(Merging(), nn.ReLU(), nn.Linear(16, 1)), torch.randn(8, 3)
+    before, weight = model(x), model[0].weight.clone()
+    LOOKS[look](model, x)
+    assert model(x).equal(before) and model[0].weight.equal(weight)

@@ -1,6 +1,7 @@
 """A repaired model is bounded, is the old one where the data are, and says what was done."""
 
 import copy
+import dataclasses
 import math
 import pickle
 
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import farfield as ff
 from farfield.calibration import FeatureStatistics, UpperQuantile
 from farfield.errors import InvalidValueError
+from farfield.monitor import FarFieldMonitor, IsometryMonitor
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair import RepairError, compare_repairs
 
@@ -345,3 +347,178 @@ def test_candidates_without_targets_say_what_they_do_not_know():
         compare_repairs(
             plain(), torch.randn(300, 5), methods=["range"], outside=(torch.randn(5, 5), torch.zeros(4, 1))
         )
+
+
+class Named(nn.Module):
+    """An argument with a name, as most people write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x, scale=1.0):
+        return self.net(x) * scale
+
+
+def test_an_argument_is_protected_by_position_and_by_name():
+    rows = torch.randn(300, 5)
+    for data in (rows, {"x": rows}):
+        fixed = ff.repair(Named(), data, method="features")
+        with torch.no_grad():
+            by_position, by_name = fixed.model(1e9 * rows), fixed.model(x=1e9 * rows)
+        assert by_position.equal(by_name) and float(by_name.abs().max()) < 1e3
+
+
+def test_a_batch_without_rows_is_passed_over():
+    rows = torch.randn(300, 5)
+    fixed = ff.repair(plain(), [rows[:0], rows[:100], rows[:0], rows[100:]])
+    assert fixed.change.rows == 300 and fixed.change.unchanged >= 0.99 and fixed.curves
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What torch takes for a leaf."""
+
+    value: torch.Tensor
+    parts: tuple[torch.Tensor, ...]
+    name: str = "record"
+
+
+class Recording(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x):
+        y = self.net(x)
+        return Record(y, (y * 2, y[:, 0]))
+
+
+@torch.no_grad()
+def test_outputs_in_a_record_are_protected_and_compared():
+    model, rows = Recording().eval(), torch.randn(500, 5)
+    fixed = ff.repair(model, rows)
+    assert [i.at for i in fixed.inserted if i.place == "output"] == ["0", "1", "2"]
+    before, after = model(rows), fixed.model(rows)
+    assert isinstance(after, Record) and after.name == "record"
+    same = (before.value == after.value).all(-1)
+    assert fixed.change.unchanged == pytest.approx(float(same.float().mean())) and not bool(same.all())
+    guarded = ff.guard(model, rows, on_outside="fallback")
+    answer, score = guarded(torch.full((2, 5), math.nan))
+    assert answer.value.isfinite().all() and answer.parts[1].isfinite().all() and score.isinf().all()
+    guarded.model.net[-1].bias.data.add_(1e6)  # a fault: the answer is not one that was seen
+    assert (guarded(rows)[1] > 1).all() and (guarded(rows)[0].value < 1e3).all()
+
+
+class Counting(nn.Module):
+    """State that every call moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(5, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 1)
+        )
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.net(x)
+
+
+@pytest.mark.parametrize("method", ["auto", "norm"])
+def test_state_and_modes_are_those_that_were_given(method):
+    model, rows = Counting().train(), torch.randn(200, 5)
+    model.net[1].eval()  # frozen, as in fine-tuning
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fixed = ff.repair(model, rows, method=method, keep=0.5)
+    for made in (fixed.model, fixed.undo(), *([ff.guard(model, rows).model] if method == "auto" else [])):
+        state = made.state_dict()
+        assert method == "norm" or all(state[name].equal(tensor) for name, tensor in before.items())
+    assert fixed.model.training and fixed.model.net[2].training and not fixed.model.net[1].training
+    assert not fixed.undo().net[1].training
+
+
+def test_candidates_are_judged_as_they_serve_and_leave_the_model_alone():
+    model, rows = Counting().train(), torch.randn(200, 5)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    options = {"methods": ["range"], "outside": (3 * rows, torch.zeros(200, 1))}
+    first, second = (compare_repairs(model, rows, **options) for _ in range(2))
+    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items()) and model.training
+    assert first.outside_before == second.outside_before and first.rows[0].outside == second.rows[0].outside
+
+
+class InPlace(nn.Module):
+    """Writes into what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x):
+        x -= 0.5
+        return self.net(x.relu_())
+
+
+def test_a_model_that_writes_into_its_argument():
+    model, rows = InPlace().eval(), torch.randn(300, 5)
+    given = rows.clone()
+    fixed = ff.repair(model, given)
+    guarded = ff.guard(model, given)
+    IsometryMonitor(model, given[:8], layers="net.0").step(0)
+    FarFieldMonitor(model, given[:8]).step(0)
+    assert given.equal(rows) and fixed.change.unchanged >= 0.99
+    with torch.no_grad():
+        same = (model(rows.clone()) == fixed.model(rows.clone())).all(-1)
+        assert (
+            float(same.float().mean()) >= 0.99
+            and float((guarded(rows.clone())[1] <= 1).float().mean()) >= 0.98
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 200])
+def test_small_types_constant_outputs_and_single_rows(dtype, count):
+    model, rows = plain(out=3).to(dtype), torch.randn(count, 5).to(dtype)
+    model[-1].weight.data[:2] = 0
+    model[-1].bias.data[:2] = torch.tensor([0.0, 1.0])
+    fixed = ff.repair(model, rows)
+    assert fixed.after.verdict.name == "BOUNDED" and fixed.change.unchanged >= 0.99
+    assert all(math.isfinite(row.before) for row in fixed.far if row.feature is not None)
+
+
+def test_features_near_the_largest_number_of_their_type():
+    clamp = FeatureClamp(torch.tensor(-4e4).half(), torch.tensor(4e4).half())
+    given = torch.tensor([0.0, 1.0, -3e4, 6e4, math.inf]).half()
+    assert clamp(given).tolist() == [0.0, 1.0, -30000.0, 40000.0, 0.0]
+    assert FeatureClamp(-3e38, 3e38)(torch.tensor([1.0])).tolist() == [1.0]
+    rows = (9000 * torch.randn(400, 5)).clamp(-6e4, 6e4).half()
+    model = plain().half()
+    model[0].weight.data *= 1e-3
+    fixed = ff.repair(model, rows)
+    assert (
+        fixed.change.unchanged >= 0.99 and fixed.model(torch.full((1, 5), math.inf).half()).isfinite().all()
+    )
+
+
+class Keeping(nn.Module):
+    """Keeps a tensor of its last call, which is no leaf."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x):
+        self.last = self.net(x)
+        return self.last
+
+
+@pytest.mark.parametrize(
+    "make", [Keeping, lambda: nn.DataParallel(plain()), lambda: torch.compile(plain(), backend="eager")]
+)
+def test_wrapped_models_and_tensors_of_an_earlier_call(make):
+    model, rows = make(), torch.randn(200, 5)
+    model(rows)
+    fixed, guarded = ff.repair(model, rows), ff.guard(model, rows)
+    with torch.no_grad():
+        assert float(fixed.model(1e9 * rows).abs().max()) < 100 and fixed.after.verdict.name == "BOUNDED"
+        assert guarded(rows)[0].equal(fixed.undo()(rows))

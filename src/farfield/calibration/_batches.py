@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -10,11 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["Batches", "Call", "fixed_rows", "floating", "map_call", "output_tensors", "rows_of", "run"]
+__all__ = [
+    "Batches",
+    "Call",
+    "argument_names",
+    "both_names",
+    "fixed_rows",
+    "floating",
+    "map_call",
+    "map_leaves",
+    "output_leaves",
+    "output_tensors",
+    "rows_of",
+    "run",
+]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of one call of the model."""
@@ -83,9 +98,14 @@ class Batches:
 
     def first(self) -> Call:
         """The first row of the first batch; as many as a program takes, where that is fixed."""
+        one = map_call(self.some(), lambda _, tensor: tensor[:1])
+        return map_call(one, lambda _, tensor: tensor.expand(self._rows, *tensor.shape[1:]).contiguous())
+
+    def some(self) -> Call:
+        """The first batch that has rows."""
         for call in self:
-            one = map_call(call, lambda _, tensor: tensor[:1])
-            return map_call(one, lambda _, tensor: tensor.expand(self._rows, *tensor.shape[1:]).contiguous())
+            if rows_of(call):
+                return call
         raise InvalidValueError("data holds no rows.")
 
 
@@ -105,6 +125,19 @@ def _needed(model: nn.Module) -> int:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(model.forward).parameters.values()
     return max(1, sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters))
+
+
+def argument_names(model: nn.Module) -> list[str]:
+    """Names of the arguments that a model takes by position."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
+
+
+def both_names(name: str, names: Sequence[str]) -> tuple[str, ...]:
+    """What an argument may be called by: its position and its name, the one given first."""
+    if name.isdigit():
+        return (name, names[int(name)]) if int(name) < len(names) else (name,)
+    return (name, str(names.index(name))) if name in names else (name,)
 
 
 def fixed_rows(model: nn.Module) -> int | None:
@@ -133,8 +166,11 @@ def floating(call: Call) -> dict[int | str, Tensor]:
 
 @torch.no_grad()
 def run(model: nn.Module, call: Call) -> Any:
-    """The model on one batch; in pieces where it is a program that takes a fixed number of rows."""
-    args, kwargs = call
+    """The model on one batch; in pieces where it is a program that takes a fixed number of rows.
+
+    The model gets a copy: one that writes into its argument would change the caller's rows, more with every pass.
+    """
+    args, kwargs = call = map_call(call, lambda _, tensor: tensor.clone())
     rows, count = fixed_rows(model), rows_of(call)
     if rows is None or rows == count:
         return model(*args, **kwargs)
@@ -167,6 +203,27 @@ def map_call(call: Call, change: Callable[[int | str, Tensor], Tensor]) -> Call:
     return tuple(new[i] for i in range(len(args))), {name: new[name] for name in kwargs}
 
 
+def output_leaves(value: Any) -> list[Any]:
+    """What a model returned, taken apart: nested tuples, dictionaries, records (dataclasses)."""
+    found: list[Any] = []
+    map_leaves(found.append, value)
+    return found
+
+
+def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
+    """The same structure with every leaf changed, in order."""
+
+    def through(leaf: Any) -> Any:
+        if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+            return change(leaf)
+        made = copy.copy(leaf)
+        for field in dataclasses.fields(leaf):
+            object.__setattr__(made, field.name, map_leaves(change, getattr(leaf, field.name)))
+        return made
+
+    return tree_map(through, value)
+
+
 def output_tensors(value: Any) -> list[Tensor]:
     """The tensors a model returned, in order."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in output_leaves(value) if isinstance(leaf, Tensor)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["FeatureStatistics", "UpperQuantile", "cap_axes", "feature_axes"]
+__all__ = ["FeatureStatistics", "UpperQuantile", "cap_axes", "feature_axes", "flat_rows"]
 
 
 def feature_axes(x: Tensor) -> tuple[int, ...]:
@@ -26,6 +26,11 @@ def feature_axes(x: Tensor) -> tuple[int, ...]:
 def cap_axes(value: Tensor) -> tuple[int, ...]:
     """The axes a size is taken over: features of a row or token, everything of an image."""
     return (-1,) if value.ndim <= 3 else tuple(range(1 - value.ndim, 0))
+
+
+def flat_rows(x: Tensor) -> Tensor:
+    """(rows, everything else), also for no rows and for rows of one number."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 @dataclass

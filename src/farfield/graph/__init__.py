@@ -16,6 +16,7 @@ from farfield.graph._export import export_model
 from farfield.graph._faithful import call_model, differs, spread_rows
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
+from farfield.graph._prepare import set_serving, untouched, unwrapped
 from farfield.graph._program import Program
 from farfield.graph._rules import RuleTable, last_uses, walk
 from farfield.graph._runnable import Runnable, as_module, copied
@@ -72,7 +73,10 @@ __all__ = [
     "read_onnx",
     "read_program",
     "register_operator",
+    "set_serving",
     "spread_rows",
     "unregister_operator",
+    "untouched",
+    "unwrapped",
     "walk",
 ]

@@ -18,7 +18,7 @@ from torch.nn.modules import transformer
 from farfield.errors import InvalidValueError
 from farfield.graph._structure import opened
 
-__all__ = ["prepared", "quiet", "unwrapped"]
+__all__ = ["prepared", "quiet", "set_serving", "untouched", "unwrapped"]
 
 _TALKERS = ("torch._export", "torch.export", "torch.fx", "torch._dynamo", "torch._subclasses")
 
@@ -51,24 +51,25 @@ def prepared(model: nn.Module) -> Iterator[None]:
     assigns.
     """
     with ExitStack() as stack:
-        stack.enter_context(_untouched(model))
+        stack.enter_context(untouched(model))
         stack.enter_context(_without_cache(model))
         stack.enter_context(_plain_attention())
         stack.enter_context(_unchecked_distributions())
         stack.enter_context(torch.no_grad())
-        _serve(model)
+        set_serving(model)
         if not isinstance(model, torch.jit.ScriptModule):  # scripted modules take no hooks
             hook = model.register_forward_hook(lambda module, given, result: opened(result))
             stack.callback(hook.remove)
         yield
 
 
-def _serve(model: nn.Module) -> None:
-    try:
+def set_serving(model: nn.Module) -> None:
+    """Evaluation mode by the flags alone: a model's own ``eval`` may change weights (LoRA merges them there)."""
+    if isinstance(model, torch.jit.ScriptModule):
         model.eval()
-    except NotImplementedError:  # what torch.export gives has one mode
-        for module in model.modules():
-            module.training = False
+        return
+    for module in model.modules():
+        module.training = False
 
 
 @contextmanager
@@ -115,7 +116,7 @@ def _without_cache(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module) -> Iterator[None]:
     """Put back every module's attributes, flags and buffers, including containers that ``forward`` fills."""
     attributes = [(module, dict(module.__dict__)) for module in model.modules()]
     containers = [

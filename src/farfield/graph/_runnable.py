@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from farfield.errors import InvalidValueError
 from farfield.graph._archive import read_program
+from farfield.graph._prepare import unwrapped
 from farfield.graph.onnx import is_onnx, read_onnx
 
 __all__ = ["Runnable", "as_module", "copied"]
@@ -24,7 +25,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def as_module(target: Runnable) -> nn.Module:
-    """The module itself; of a program, one that runs it. A file is read without running anything in it."""
+    """The module itself; of a program, one that runs it. A file is read without running anything in it.
+
+    Of ``torch.compile`` and ``DataParallel`` it is the module inside: what stands on the wrapper would not be seen.
+    """
     if isinstance(target, str | os.PathLike):
         if is_onnx(target):
             return read_onnx(target)
@@ -38,6 +42,7 @@ def as_module(target: Runnable) -> nn.Module:
             "Nobody can look into TorchScript, so a traced or scripted module can't be changed. Pass the nn.Module "
             "it was made from, or export that with torch.export or to ONNX."
         )
+    target = unwrapped(target)
     if isinstance(target, ExportedProgram):
         target = target.module()
     if isinstance(target, fx.GraphModule):
@@ -52,4 +57,11 @@ def copied(model: Model) -> Model:
     with warnings.catch_warnings():
         if isinstance(model, fx.GraphModule):
             warnings.simplefilter("ignore", FutureWarning)
-        return copy.deepcopy(model)
+        # What a module keeps of an earlier call (the old weight_norm, a cache) is no leaf, and deepcopy refuses it.
+        kept = {
+            id(value): value.detach().clone()
+            for module in model.modules()
+            for value in vars(module).values()
+            if isinstance(value, Tensor) and not value.is_leaf
+        }
+        return copy.deepcopy(model, kept)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
+from farfield.calibration import flat_rows
 from farfield.certify.intervals import propagate
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import Program, capture
@@ -67,13 +68,13 @@ class FarFieldMonitor(Monitor):
         if not inputs:
             raise InvalidValueError("A far field is in a real-valued input, and the example has none.")
         self.radius = (
-            math.sqrt(sum(float(t.double().flatten(1).norm(dim=1).max()) ** 2 for t in inputs)) or 1.0
+            math.sqrt(sum(float(flat_rows(t.double()).norm(dim=1).max()) ** 2 for t in inputs)) or 1.0
         )
         self._program = _bounded_program(model, example) if self.bounded else None
         draws = torch.Generator().manual_seed(0)
         count = min(DIRECTIONS, max(8, ENTRIES // (4 * sum(t[0].numel() for t in inputs))))
         made = [torch.randn(count, *t.shape[1:], generator=draws, dtype=torch.float64) for t in inputs]
-        length = torch.stack([m.flatten(1).square().sum(1) for m in made]).sum(0).sqrt()
+        length = torch.stack([flat_rows(m).square().sum(1) for m in made]).sum(0).sqrt()
         queue = [m / length.reshape(-1, *(1,) * (m.ndim - 1)) for m in made]
         self._directions = tree_map(
             lambda leaf: (

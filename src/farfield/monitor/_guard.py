@@ -9,23 +9,34 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farfield.calibration import (
     Batches,
     Call,
     FeatureStatistics,
     UpperQuantile,
+    argument_names,
+    both_names,
     cap_axes,
+    flat_rows,
     floating,
     map_call,
+    map_leaves,
+    output_leaves,
     output_tensors,
     run,
 )
 from farfield.certify import Certificate, verify_certificate
 from farfield.errors import InvalidValueError, MissingExtraError
-from farfield.graph import OnnxModule, Runnable, as_module, copied, export_model
-from farfield.monitor._limits import Excess, InputLimits, finite_or_inf, runs_eagerly, scale_of
+from farfield.graph import OnnxModule, Runnable, as_module, copied, export_model, untouched
+from farfield.monitor._limits import (
+    Excess,
+    InputLimits,
+    explained_output,
+    finite_or_inf,
+    runs_eagerly,
+    scale_of,
+)
 from farfield.monitor._summary import GuardSummary
 
 __all__ = ["Answer", "Guard", "guard"]
@@ -56,6 +67,8 @@ class Guard(nn.Module):
         super().__init__()
         self.model = model
         self._like = like
+        names = argument_names(model)
+        self._called = {alias: name for name in limits for alias in both_names(name, names)}
         self.limits = nn.ModuleDict({f"input_{name}": limit for name, limit in limits.items()})
         self.on_outside = on_outside
         self.counting = True
@@ -79,7 +92,7 @@ class Guard(nn.Module):
         self._counts: dict[str, Any] = {}
         self.reset()
 
-    def forward(self, x: Any = None, *more: Any, **named: Any) -> tuple[Any, Tensor]:
+    def forward(self, x: Any = None, /, *more: Any, **named: Any) -> tuple[Any, Tensor]:
         """(what the model answers, score of each row)."""
         positional = () if x is None else (x, *more)
         given, pairs = self._typed(positional, named), self._pairs()
@@ -90,24 +103,40 @@ class Guard(nn.Module):
         inside = rows is not None and not len(rows)
         if self.on_outside != "flag" and not inside:
             given = {**given, **{name: limit.capped(given[name], rows) for name, limit in pairs}}
-        args = tuple(given[str(i)] for i in range(len(positional)))
-        kwargs = {name: given[name] for name in named}
+        args, kwargs = self._args(given, positional), self._kwargs(given, named)
         result = self.model(*args, **kwargs)
-        leaves, layout = ([result], None) if isinstance(result, Tensor) else tree_flatten(result)
+        leaves = [result] if isinstance(result, Tensor) else output_leaves(result)
         score = self._with_outputs(leaves, score)
+        if rows is not None and self.counting:
+            self._count(score)
         if self.on_outside == "fallback" and not (inside and _largest(score) <= 1.0):
             leaves = self._replaced(leaves, score, args, kwargs)
-        return leaves[0] if layout is None else tree_unflatten(leaves, layout), score
+        if isinstance(result, Tensor):
+            return leaves[0], score
+        queue = iter(leaves)
+        return map_leaves(lambda _: next(queue), result), score
 
-    def explain(self, x: Any = None, *more: Any, **named: Any) -> list[Excess]:
-        """For each row what lies farthest outside, or is nearest to its limit: a feature, the size, or an output."""
-        given = self._typed(() if x is None else (x, *more), named)
+    def explain(self, x: Any = None, /, *more: Any, **named: Any) -> list[Excess]:
+        """For each row what lies farthest outside, or is nearest to its limit: a feature, the size, or an output.
+
+        The model is asked once.
+        """
+        positional = () if x is None else (x, *more)
+        given = self._typed(positional, named)
         found: list[Excess] = []
         for name, limit in self._pairs():
             own = limit.explain(given[name], name)
             found = (
                 [max(pair, key=lambda e: e.score) for pair in zip(found, own, strict=True)] if found else own
             )
+        if self.on_outside != "flag":
+            given = {**given, **{name: limit.capped(given[name]) for name, limit in self._pairs()}}
+        with torch.no_grad():
+            answer = self.model(*self._args(given, positional), **self._kwargs(given, named))
+        for number, leaf in self._answers(output_leaves(answer)):
+            limits = self.get_buffer(f"middle_{number}"), self.get_buffer(f"half_{number}")
+            own = explained_output(leaf, *limits, f"output {number}")
+            found = [max(pair, key=lambda e: e.score) for pair in zip(found, own, strict=True)]
         return found
 
     def summary(self) -> GuardSummary:
@@ -165,7 +194,7 @@ class Guard(nn.Module):
             return [self.model.output_names[0] if isinstance(self.model, OnnxModule) else "output"]
         if isinstance(result, dict) and all(isinstance(v, Tensor) for v in result.values()):
             return [str(name) for name in result]
-        return [f"output_{k}" for k, _ in enumerate(tree_flatten(result)[0])]
+        return [f"output_{k}" for k, _ in enumerate(output_leaves(result))]
 
     # ------------------------------------------------------------------ how
 
@@ -173,7 +202,8 @@ class Guard(nn.Module):
         return [(name.removeprefix("input_"), limit) for name, limit in self.limits.items()]  # type: ignore[misc]
 
     def _typed(self, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        given = {**{str(i): a for i, a in enumerate(args)}, **named}
+        pairs = [*((str(i), a) for i, a in enumerate(args)), *named.items()]
+        given = {self._called.get(name, name): value for name, value in pairs}  # as at calibration
         for name, limit in self._pairs():
             if name not in given:
                 raise InvalidValueError(
@@ -182,19 +212,25 @@ class Guard(nn.Module):
             given[name] = limit.typed(given[name])
         return given
 
+    def _args(self, given: dict[str, Any], positional: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(given[self._called.get(str(i), str(i))] for i in range(len(positional)))
+
+    def _kwargs(self, given: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+        return {name: given[self._called.get(name, name)] for name in named}
+
     def _with_outputs(self, leaves: list[Any], score: Tensor) -> Tensor:
         """The score, and how far outputs lie outside those of the calibration rows."""
         for number, leaf in self._answers(leaves):
             value = leaf.float() if leaf.dtype.itemsize < 4 else leaf
             away = (value - getattr(self, f"middle_{number}")) / getattr(self, f"half_{number}")
-            size = away.abs().reshape(away.shape[0], -1).amax(-1).to(score.dtype)
+            size = flat_rows(away.abs()).amax(-1).to(score.dtype)
             if not (runs_eagerly() and _largest(size) <= 1.0):
-                size = finite_or_inf(size, torch.isfinite(value).reshape(value.shape[0], -1).all(-1))
+                size = finite_or_inf(size, flat_rows(torch.isfinite(value)).all(-1))
             score = torch.maximum(score, size)
             if number == 0 and self._promised:
                 low, high = self.get_buffer("promised_low"), self.get_buffer("promised_high")
                 broken = (value < low) | (value > high)
-                score = torch.where(broken.reshape(broken.shape[0], -1).any(-1), math.inf, score)
+                score = torch.where(flat_rows(broken).any(-1), math.inf, score)
         return score
 
     def _answers(self, leaves: list[Any]) -> list[tuple[int, Tensor]]:
@@ -212,25 +248,28 @@ class Guard(nn.Module):
         places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         for number, leaf in self._answers(leaves):
             other = others[number] if others else getattr(self, f"answer_{number}").to(leaf.dtype)
-            inside = (score <= 1.0).reshape(-1, *(1,) * (leaf.ndim - 1))
+            inside = (score <= 1.0).reshape(score.shape[0], *(1,) * (leaf.ndim - 1))
             made[places[number]] = torch.where(inside, leaf, other)
         return made
 
     def _outside(self, given: dict[str, Any], score: Tensor) -> Tensor:
-        """The numbers of the rows that are outside; counts them."""
+        """The numbers of the rows whose inputs are outside; counts whose they are."""
         score, counts = score.detach(), self._counts
         worst = _largest(score)
         rows = (score > 1.0).nonzero()[:, 0] if worst > 1.0 else score.new_empty(0, dtype=torch.int64)
-        if self.counting:
-            counts["rows"] += len(score)
-            counts["worst"] = max(counts["worst"], worst)
-            counts["outside"] += len(rows)
         if self.counting and len(rows):
             counts["not_finite"] += int(torch.isinf(score).sum()) if math.isinf(worst) else 0
             for name, limit in self._pairs():
                 hits = limit.outside(given[name].detach()[rows]).sum(0)
                 counts["features"][name] = counts["features"].get(name, 0) + hits
         return rows
+
+    def _count(self, score: Tensor) -> None:
+        """Count the rows, with what their answers say."""
+        counts, worst = self._counts, _largest(score)
+        counts["rows"] += len(score)
+        counts["worst"] = max(counts["worst"], worst)
+        counts["outside"] += int((score.detach() > 1.0).sum()) if worst > 1.0 else 0
 
 
 def _with_names(guarded: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
@@ -318,15 +357,16 @@ def guard(
     batches = Batches(data, serving)
     seen: dict[str, FeatureStatistics] = {}
     outputs: list[FeatureStatistics | None] = []
-    for call in batches:
-        for name, tensor in floating(call).items():
-            seen.setdefault(str(name), FeatureStatistics()).add(tensor)
-        rows = len(next(iter(floating(call).values()), ()))
-        for number, tensor in enumerate(output_tensors(run(serving, call))):
-            if number == len(outputs):
-                outputs.append(FeatureStatistics() if _per_row(tensor, rows) else None)
-            if (one := outputs[number]) is not None:
-                one.add(tensor)
+    with untouched(serving):  # buffers that a call moves are as they were given
+        for call in batches:
+            for name, tensor in floating(call).items():
+                seen.setdefault(str(name), FeatureStatistics()).add(_featured(tensor))
+            rows = len(next(iter(floating(call).values()), ()))
+            for number, tensor in enumerate(output_tensors(run(serving, call))):
+                if number == len(outputs):
+                    outputs.append(FeatureStatistics() if _per_row(tensor, rows) else None)
+                if (one := outputs[number]) is not None:
+                    one.add(tensor)
     if not seen:
         raise InvalidValueError("A guard watches real-valued inputs, and data holds none.")
     sizes = {name: UpperQuantile() for name in seen}
@@ -335,14 +375,19 @@ def guard(
         for key, tensor in floating(call).items():
             name = str(key)
             likes.setdefault(name, tensor)
-            away = (tensor.double() - seen[name].mean) / scale_of(seen[name])
+            away = (_featured(tensor).double() - seen[name].mean) / scale_of(seen[name])
             size = torch.linalg.vector_norm(away, 2, cap_axes(tensor))
-            sizes[name].add(size.reshape(len(size), -1).amax(-1))
+            sizes[name].add(flat_rows(size).amax(-1))
     share = 1.0 - (1.0 - keep) / len(seen)
     limits = {name: InputLimits(seen[name], sizes[name], share, likes[name]) for name in seen}
     # A row of zeros, to export with: none of the calibration rows go into what is saved.
     like = map_call(batches.first(), lambda _, tensor: torch.zeros_like(tensor))
     return Guard(serving, limits, outputs, on_outside, fallback, promised, like).eval()
+
+
+def _featured(rows: Tensor) -> Tensor:
+    """Rows of one number, without an axis, are rows of one feature."""
+    return rows[:, None] if rows.ndim == 1 else rows
 
 
 def _per_row(tensor: Tensor, rows: int) -> bool:

@@ -71,7 +71,7 @@ class IsometryMonitor(Monitor):
     def _look(self) -> dict[str, float]:
         record = record_isometry(
             self.model,
-            self._batch,
+            _fresh(self._batch),
             layers=self._layers,
             axis=self._axis,
             most_rows=self._most,
@@ -87,3 +87,12 @@ class IsometryMonitor(Monitor):
             found[f"isometry/collapse/{label}"] = float(record.cosines[number])
         found["isometry/collapse"] = float(record.cosines.max())
         return found
+
+
+def _fresh(batch: Any) -> Any:
+    """A copy, for models that write into their arguments."""
+    if isinstance(batch, Tensor):
+        return batch.clone()
+    if isinstance(batch, Mapping):
+        return {name: _fresh(value) for name, value in batch.items()}
+    return tuple(map(_fresh, batch)) if isinstance(batch, tuple) else batch

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from farfield.calibration import FeatureStatistics, UpperQuantile, cap_axes
+from farfield.calibration import FeatureStatistics, UpperQuantile, cap_axes, flat_rows
 from farfield.nn import FeatureClamp, NormCap
 
-__all__ = ["Excess", "InputLimits", "finite_or_inf", "runs_eagerly", "scale_of"]
+__all__ = ["Excess", "InputLimits", "explained_output", "finite_or_inf", "runs_eagerly", "scale_of"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Excess:
     """Why a row is outside: ``what`` lies at ``value``, where ``low`` to ``high`` was seen.
 
     ``what`` is a feature (``"0[3]"``, the fourth of the first argument), ``"size of 0"`` (no feature by itself, but
-    all together are too far from the middle) or an output.
+    all together are too far from the middle) or an output (``"output 0[1]"``).
     """
 
     row: int
@@ -50,7 +50,7 @@ class InputLimits(nn.Module):
     keep
         Share of the rows inside the ellipsoid.
     like
-        A batch: its type and number of axes.
+        A batch: its type and number of axes. Rows of one number, without an axis, are one feature.
     """
 
     middle: Tensor
@@ -59,7 +59,7 @@ class InputLimits(nn.Module):
 
     def __init__(self, seen: FeatureStatistics, sizes: UpperQuantile, keep: float, like: Tensor) -> None:
         super().__init__()
-        self.dtype, self.axes = like.dtype, cap_axes(like)
+        self.dtype, self.axes, self.single = like.dtype, cap_axes(like), like.ndim == 1
         wide = torch.float32 if self.dtype.itemsize < 4 else self.dtype
         low, high = seen.low.to(wide), seen.high.to(wide)
         center, weight = seen.mean.to(wide).clamp(low, high), (1.0 / scale_of(seen)).to(wide)
@@ -82,63 +82,82 @@ class InputLimits(nn.Module):
 
         With ``rows`` only those are asked about, the rest being inside.
         """
-        made: Tensor = self.size(self.features(x if rows is None else x[rows]))
+        own = x if rows is None else x[rows]
+        made: Tensor = self.size(self.features(self._featured(own))).reshape(own.shape)
         return made if rows is None else x.index_copy(0, rows, made)
 
     def outside(self, x: Tensor) -> Tensor:
         """(rows, features): whether a feature lies outside its range; NaN does."""
-        x = _wide(x)
-        return (x.clamp(self.features.low, self.features.high) != x).flatten(1)
+        x = _wide(self._featured(x))
+        return flat_rows(x.clamp(self.features.low, self.features.high) != x)
 
     def excesses(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(rows, features) and (rows,): how far outside each feature is, and all together; ∞ for NaN and ∞ alone."""
-        x = _wide(x)
+        x = _wide(self._featured(x))
         each = ((x - self.middle) * self.slope).abs()
         told = _told(each, x.clamp(self.features.low, self.features.high) == x)
         finite = torch.isfinite(x)
-        return finite_or_inf(told, finite).flatten(1), finite_or_inf(self._size(x), finite.flatten(1).all(-1))
+        together = finite_or_inf(self._size(x), flat_rows(finite).all(-1))
+        return flat_rows(finite_or_inf(told, finite)), together
+
+    def _featured(self, x: Tensor) -> Tensor:
+        return x[:, None] if self.single else x
 
     def forward(self, x: Tensor) -> Tensor:
         """The score of each row: the largest excess, in as few passes over the input as it takes."""
-        x = _wide(x)
-        each = ((x - self.middle) * self.slope).abs().flatten(1).amax(-1)
+        x = _wide(self._featured(x))
+        each = flat_rows(((x - self.middle) * self.slope).abs()).amax(-1)
         kept = x.clamp(self.features.low, self.features.high)
         if runs_eagerly() and torch.equal(kept, x):  # the common case: every row within, and no NaN
             each = each.clamp(max=1.0)
             return torch.maximum(each, self._size(x))
-        told = _told(each, (kept == x).flatten(1).all(-1))
-        return finite_or_inf(torch.maximum(told, self._size(x)), torch.isfinite(x).flatten(1).all(-1))
+        told = _told(each, flat_rows(kept == x).all(-1))
+        return finite_or_inf(torch.maximum(told, self._size(x)), flat_rows(torch.isfinite(x)).all(-1))
 
     def _size(self, x: Tensor) -> Tensor:
         """‖(x − center)·weight‖ over the radius, the largest over the places of a row."""
         away = (x - self.features.center) * self.unit
         # In float64, where squares of float32 don't overflow.
         size: Tensor = torch.linalg.vector_norm(away, 2, self.axes, dtype=torch.float64).to(x.dtype)
-        return size if size.ndim == 1 else size.flatten(1).amax(-1)
+        return size if size.ndim == 1 else flat_rows(size).amax(-1)
 
     def explain(self, x: Tensor, name: str) -> list[Excess]:
         """The largest excess of each row, and whose it is."""
-        each, together = self.excesses(self.typed(x))
-        largest, where = each.max(-1)
-        shape = x.shape[1:]
-        low, high = (t.expand(shape).reshape(-1) for t in (self.features.low, self.features.high))
+        x = self.typed(x)
+        each, together = self.excesses(x)
+        x = self._featured(x)
+        low, high = (t.expand(x.shape[1:]) for t in (self.features.low, self.features.high))
         found = []
-        for row in range(len(x)):
-            k = int(where[row])
-            place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(k), shape))
-            one = Excess(
-                row,
-                float(largest[row]),
-                f"{name}[{place}]",
-                float(x[row].reshape(-1)[k]),
-                float(low[k]),
-                float(high[k]),
-            )
+        for row, one in enumerate(_farthest(each, x, low, high, name)):
             if float(together[row]) > one.score:
                 size = float(together[row])
                 one = Excess(row, size, f"size of {name}", size * self.radius, 0.0, self.radius)
             found.append(one)
         return found
+
+
+def explained_output(value: Tensor, middle: Tensor, half: Tensor, name: str) -> list[Excess]:
+    """The entry of an output that lies farthest outside, for each row."""
+    value = _wide(value)
+    each = finite_or_inf(((value - middle) / half).abs(), torch.isfinite(value))
+    low, high = ((middle + side * half).expand(value.shape[1:]) for side in (-1, 1))
+    return _farthest(flat_rows(each), value, low, high, name)
+
+
+def _farthest(each: Tensor, x: Tensor, low: Tensor, high: Tensor, name: str) -> list[Excess]:
+    """Of each row the feature with the largest excess."""
+    if not len(x):
+        return []
+    largest, where = each.max(-1)
+    low, high, rows = low.reshape(-1), high.reshape(-1), flat_rows(x)
+    found = []
+    for row, k in enumerate(where.tolist()):
+        place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(k), x.shape[1:]))
+        what = f"{name}[{place}]" if place else name
+        found.append(
+            Excess(row, float(largest[row]), what, float(rows[row, k]), float(low[k]), float(high[k]))
+        )
+    return found
 
 
 def runs_eagerly() -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from farfield.errors import InvalidValueError
+from farfield.graph import set_serving, untouched
 
 __all__ = ["Monitor", "serving"]
 
@@ -38,11 +39,11 @@ class Monitor(ABC):
 
 @contextmanager
 def serving(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; afterwards every module's mode and torch's random numbers are as they were."""
+    """The model in evaluation mode; afterwards modes, buffers, attributes and random numbers are as they were."""
     modes = [(module, module.training) for module in model.modules()]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(devices, key=str)):
-        model.eval()
+    with torch.random.fork_rng(devices=sorted(devices, key=str)), untouched(model):
+        set_serving(model)
         try:
             yield
         finally:

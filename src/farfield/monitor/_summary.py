@@ -18,9 +18,9 @@ class GuardSummary:
     rows, outside
         How many rows came, and how many of them had a score above 1.
     worst
-        The largest score; ∞ once an input was not finite.
+        The largest score; ∞ once an input or an answer was not finite.
     not_finite
-        Rows with NaN or infinity in them.
+        Rows with NaN or infinity in their inputs.
     features
         Feature → rows in which it was outside its own range; features that never were are left out.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ class TangentMonitor(Monitor):
     learning rate η, with A = γ Θ(X′, X) − Θ(X, X) and Θ the tangent kernel of Q as it stands. If an eigenvalue of A
     has a real part above 0, the error along it grows: values diverge while it stays so.
     ``tangent/eigenvalue`` is the largest real part, ``tangent/relative`` the same over the largest eigenvalue of
-    Θ(X, X), which has no units.
+    Θ(X, X), which has no units. Both are NaN once the gradients are not finite.
 
     Parameters
     ----------
@@ -96,6 +97,8 @@ class TangentMonitor(Monitor):
         kernel = empirical_ntk(
             _OneInput(self.model, joined), torch.cat([t.flatten(1) for t in joined], 1)
         ).double()
+        if not bool(torch.isfinite(kernel).all()):  # it has diverged; eigenvalue routines may crash on NaN
+            return {"tangent/eigenvalue": math.nan, "tangent/relative": math.nan}
         own, crossed = kernel[:n, :n], kernel[n:, :n]
         largest = float(torch.linalg.eigvals(self.discount * crossed - own).real.max())
         scale = float(torch.linalg.eigvalsh(own)[-1])

@@ -91,9 +91,16 @@ class FeatureClamp(nn.Module):
 
     def _return(self, x: Tensor, center: Tensor, reach: Tensor) -> Tensor:
         """0 up to the end of the flat part, 1 from where the center is reached."""
-        reach = reach.clamp_min(torch.finfo(x.dtype).tiny)
-        share = ((x - (center + self.flat * reach)) / ((self.end - self.flat) * reach)).clamp(0.0, 1.0)
+        start, length = self.way_back(center, reach)
+        share = ((x - start) / length).clamp(0.0, 1.0)
         return share * share * (3.0 - 2.0 * share) if self.soft else share
+
+    def way_back(self, center: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the way back to the center begins and how long it is, as finite numbers of their type."""
+        real = torch.finfo(reach.dtype)
+        reach = reach.clamp(real.tiny, real.max)
+        start, length = center + self.flat * reach, (self.end - self.flat) * reach
+        return start.clamp(max=real.max), length.clamp(max=real.max)
 
     def excess(self, x: Tensor) -> Tensor:
         """How far outside each feature is: |x − center| over the distance from the center to that limit.

@@ -21,6 +21,7 @@ from farfield.calibration import (
     run,
 )
 from farfield.errors import FarfieldError, InvalidValueError
+from farfield.graph import set_serving, untouched
 from farfield.repair._protections import observe_inputs
 from farfield.repair._repair import Method, Repair, repair
 
@@ -253,10 +254,12 @@ def _farthest(rows: Batches, count: int) -> Callable[[Call], Tensor]:
 def _error(
     model: nn.Module, rows: Batches, targets: Tensor, chosen: Callable[[Call], Tensor] | None = None
 ) -> float:
-    """Root mean squared error of the first output, on the rows that are chosen."""
+    """Root mean squared error of the first output, on the rows that are chosen; the model is left as it is."""
     total, count, start = 0.0, 0, 0
     for call in rows:
-        value = output_tensors(run(model, call))[0]
+        with untouched(model):
+            set_serving(model)
+            value = output_tensors(run(model, call))[0]
         wanted = targets[start : start + len(value)].reshape(value.shape)
         off = (value.double() - wanted.double()).square()
         start += len(value)

@@ -82,6 +82,8 @@ def measure_change(before: nn.Module, after: nn.Module, batches: Batches) -> Cha
     spreads = (FeatureStatistics(), FeatureStatistics())
     for call in batches:
         count = rows_of(call)
+        if not count:
+            continue
         pairs = list(zip(*(output_tensors(run(m, call)) for m in (before, after)), strict=True))
         equal = torch.ones(count, dtype=torch.bool)
         change = torch.zeros(count, dtype=torch.float64)
@@ -108,14 +110,13 @@ def measure_change(before: nn.Module, after: nn.Module, batches: Batches) -> Cha
 
 def far_rows(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[FarRow, ...]:
     """Outputs of both on a few hundred rows: scaled, and with each feature alone at 100 deviations."""
-    call = next(iter(batches))
-    call = map_call(call, lambda name, t: t[:FAR_ROWS])
+    call = map_call(batches.some(), lambda name, t: t[:FAR_ROWS])
     found = []
     for scale in SCALES:
         far = map_call(call, partial(_scaled, scale=scale))
         found.append(FarRow(scale, None, *(_largest(m, far) for m in (before, after))))
     for name, tensor in floating(call).items():
-        if tensor.ndim != 2:
+        if tensor.ndim != 2 or len(tensor) < 2:  # of one row nobody knows what its features deviate by
             continue
         deviation, mean = tensor.std(0), tensor.mean(0)
         for feature in range(min(tensor.shape[1], MOST_FEATURES)):

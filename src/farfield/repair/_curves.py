@@ -67,7 +67,7 @@ class SizeHistogram:
 
 def curves(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[ComparedCurve, ...]:
     """Three rays through rows, and up to twelve features swept alone; a few hundred rows through each model."""
-    call = map_call(next(iter(batches)), lambda name, t: t[:ROWS])
+    call = map_call(batches.some(), lambda name, t: t[:ROWS])
     given = floating(call)
     if not given or any(len(t) < 2 for t in given.values()):
         return ()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_map
 
+from farfield.calibration import argument_names, both_names, map_leaves
 from farfield.graph import copied
 from farfield.repair._program import insert_calls, remove_calls
 
@@ -58,10 +58,10 @@ class Inserted(nn.ModuleDict):
 
 
 class _Inputs:
-    """A forward pre-hook that sends arguments through their protections."""
+    """A forward pre-hook that sends arguments through their protections, given by position or by name."""
 
-    def __init__(self, modules: Mapping[str, list[nn.Module]]) -> None:
-        self.modules = dict(modules)
+    def __init__(self, modules: Mapping[str, list[nn.Module]], names: Sequence[str]) -> None:
+        self.modules = {alias: own for name, own in modules.items() for alias in both_names(name, names)}
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = tuple(self._through(str(i), a) for i, a in enumerate(args))
@@ -89,7 +89,7 @@ class _Outputs:
                 leaf = protection(leaf)
             return leaf
 
-        return tree_map(through, output)
+        return map_leaves(through, output)
 
 
 def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Module:
@@ -115,10 +115,12 @@ def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Mod
         made.recompile()
         return made
     if inputs:
-        made.register_forward_pre_hook(_Inputs(inputs), with_kwargs=True)
+        made.register_forward_pre_hook(_Inputs(inputs, argument_names(made)), with_kwargs=True)
     for path, modules in outputs.items():
         made.get_submodule(path).register_forward_hook(_Outputs(modules))
-    return made.train(model.training)
+    for module in holder.modules():
+        module.training = model.training
+    return made
 
 
 def without_insertions(model: nn.Module) -> nn.Module:

@@ -159,8 +159,7 @@ class _Nodes:
         return self._add("Add", kept, self._add("Mul", back, away))
 
     def _return(self, module: FeatureClamp, x: str, center: Tensor, reach: Tensor) -> str:
-        reach = reach.clamp_min(torch.finfo(self.dtype).tiny)
-        start, length = center + module.flat * reach, (module.end - module.flat) * reach
+        start, length = module.way_back(center, reach)
         raw = self._add("Div", self._add("Sub", x, self._constant(start)), self._constant(length))
         share = self._clamp(raw, 0.0, 1.0)
         if not module.soft:

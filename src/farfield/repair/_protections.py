@@ -14,6 +14,7 @@ from farfield.calibration import (
     FeatureStatistics,
     UpperQuantile,
     cap_axes,
+    flat_rows,
     floating,
     output_tensors,
     rows_of,
@@ -47,8 +48,8 @@ def feature_insertions(
     """One clamp for every real-valued argument."""
     made = []
     for name, seen in statistics.items():
-        low = torch.minimum(seen.low, seen.mean - DEVIATIONS * seen.deviation).to(dtypes[name])
-        high = torch.maximum(seen.high, seen.mean + DEVIATIONS * seen.deviation).to(dtypes[name])
+        low = _finite(torch.minimum(seen.low, seen.mean - DEVIATIONS * seen.deviation), dtypes[name])
+        high = _finite(torch.maximum(seen.high, seen.mean + DEVIATIONS * seen.deviation), dtypes[name])
         center = seen.mean.to(dtypes[name]).clamp(low, high)
         made.append(Insertion("input", name, FeatureClamp(low, high, center=center, soft=soft)))
     return made
@@ -76,7 +77,7 @@ def observe(
         def measure(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
             away = output if centers is None else output - centers[path]
             size = torch.linalg.vector_norm(away.to(torch.float64), 2, cap_axes(output))
-            sizes[path].add(size.reshape(len(size), -1).amax(-1))
+            sizes[path].add(flat_rows(size).amax(-1))
 
         handles.append(model.get_submodule(path).register_forward_hook(measure))
     try:
@@ -108,14 +109,20 @@ def range_insertions(
     for number, (seen, dtype) in enumerate(zip(outputs, dtypes, strict=True)):
         if not dtype.is_floating_point:
             continue
-        room = _MARGIN * torch.maximum(seen.high - seen.low, torch.maximum(seen.low.abs(), seen.high.abs()))
-        room = room.clamp_min(1e-30)
+        real = torch.finfo(dtype)
+        size = torch.maximum(seen.high - seen.low, torch.maximum(seen.low.abs(), seen.high.abs()))
+        room = (max(_MARGIN, 2 * real.eps) * size).clamp_min(max(1e-30, real.tiny))
         low, high = seen.low - room, seen.high + room
         knee = 0.0
         if soft:  # the bend lies outside what was seen
             knee = 0.1
             width = (high - low) * knee / (1 - 2 * knee)
             low, high = low - width, high + width
-        head = RangeHead(low.to(dtype), high.to(dtype), knee=knee)
+        head = RangeHead(_finite(low, dtype), _finite(high, dtype), knee=knee)
         made.append(Insertion("output", str(number), head))
     return made
+
+
+def _finite(limit: Tensor, dtype: torch.dtype) -> Tensor:
+    """In a type of numbers, within its range."""
+    return limit.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max).to(dtype)

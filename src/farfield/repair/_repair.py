@@ -14,7 +14,7 @@ from farfield._budget import Budget
 from farfield.audit import Audit, audit
 from farfield.calibration import Batches, Call, UpperQuantile, cap_axes, floating, output_tensors, run
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import Runnable, as_module, copied, export_model
+from farfield.graph import Runnable, as_module, copied, export_model, set_serving, untouched
 from farfield.growth import Status, analyse
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._change import Change, FarRow, far_rows, measure_change
@@ -258,7 +258,9 @@ def repair(
     model = as_module(model)
     batches = Batches(data, model)
     example = batches.first()
-    serving = without_insertions(model).eval()
+    modes = {name: module.training for name, module in model.named_modules()}
+    serving = without_insertions(model)
+    set_serving(serving)
     arguments = example[1] or example[0]
     before = audit(serving, arguments, rays=0)
     if before.verdict is Status.BOUNDED and not even_if_bounded:
@@ -269,19 +271,21 @@ def repair(
     if method in ("auto", "soft", "cap", "norm") and not rollout:
         serving, paths = _cut(serving, arguments, at)
     if method == "norm":
-        made, insertions = distilled_norm(serving, batches, paths, progress=progress)
-        change = measure_change(serving, made, batches)
+        with untouched(serving):
+            made, insertions = distilled_norm(serving, batches, paths, progress=progress)
+            change = measure_change(serving, made, batches)
     else:
         insertions, sizes = _insertions(serving, batches, example, method, paths, keep, rollout)
         made, change = _kept(serving, insertions, batches, keep)
     after = audit(made, arguments, rays=0)
     _check(after, change, keep, method)
-    far, drawn = far_rows(serving, made, batches), curves(serving, made, batches)
+    with untouched(serving), untouched(made):  # buffers that a call moves are as they were given
+        far, drawn = far_rows(serving, made, batches), curves(serving, made, batches)
     radii = {i.at: float(i.module.radius) for i in insertions if isinstance(i.module, NormCap)}
     histograms = tuple(size_histogram(at, seen, radii[at]) for at, seen in sizes.items() if at in radii)
-    return Repair(
-        made.train(model.training), insertions, before, after, change, far, method, keep, example, drawn, histograms
-    )  # fmt: skip
+    for name, module in made.named_modules():
+        module.training = modes.get(name, model.training)
+    return Repair(made, insertions, before, after, change, far, method, keep, example, drawn, histograms)
 
 
 def _insertions(
@@ -388,7 +392,8 @@ def _kept(
     """The protected model and what it changes; widened a little where rounding took a row too many."""
     for _ in range(_WIDENINGS):
         made = inserted_into(model, insertions)
-        change = measure_change(model, made, batches)
+        with untouched(model), untouched(made):
+            change = measure_change(model, made, batches)
         caps = [i.module for i in insertions if isinstance(i.module, NormCap)]
         if change.unchanged >= keep or not caps:
             break
