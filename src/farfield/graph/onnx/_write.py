@@ -210,7 +210,8 @@ def _added(package: Any, splice: Splice, *, as_nodes: bool) -> list[_Piece]:
         for name, value in splice.tensors.items()
         if as_nodes
     ]
-    return [length_delimited(_NODE, node.SerializeToString()) for node in constants] + [
+    pieces: list[_Piece] = [length_delimited(_NODE, node.SerializeToString()) for node in constants]
+    pieces += [
         length_delimited(
             _NODE,
             package.helper.make_node(
@@ -223,6 +224,7 @@ def _added(package: Any, splice: Splice, *, as_nodes: bool) -> list[_Piece]:
         )
         for node in splice.nodes
     ]
+    return pieces
 
 
 def _tensor(package: Any, name: str, value: Tensor) -> Any:
