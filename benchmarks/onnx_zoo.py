@@ -51,8 +51,9 @@ def page(rows: list[dict[str, Any]]) -> str:
     wrong = sum(r["said"].startswith(("CONTRADICTION", "the horizon")) for r in rest)
     same = len(written) - len(rest)
     said = (
-        f"Of the {len(rows)} models of the audit's zoo, `torch.onnx.export` writes {len(written)}. {same} files "
-        f"({same / max(1, len(written)):.1%}) have the verdict and the horizon of their module; {wrong or 'none'} "
+        f"Tried: {len(rows)} of the {len(SPECIMENS)} models of the audit's zoo. `torch.onnx.export` writes "
+        f"{len(written)}; {same} files ({same / max(1, len(written)):.1%}) have the verdict and the horizon of their "
+        f"module; {wrong or 'none'} "
         "contradict it. Made by `python -m benchmarks.onnx_zoo`."
     )
     lines = [said]

@@ -319,13 +319,15 @@ def protein(given: argparse.Namespace) -> None:
     ).models["standard"]  # fmt: skip
     models: dict[str, list[nn.Module]] = {"standard": list(trained)}
     unchanged: dict[str, list[float]] = {}
-    for method in ("auto", "features", "cap", "range", "soft"):
+    ways: dict[str, dict[str, Any]] = {m: {"method": m} for m in ("auto", "features", "cap", "range", "soft")}
+    ways |= {f"keep {share}": {"keep": share} for share in (0.98, 0.95, 0.9)}
+    for way, options in ways.items():
         found = [
-            ff.repair(model, case.x[case.part("train")], method=method)
+            ff.repair(model, case.x[case.part("train")], **options)
             for model, case in zip(trained, cases, strict=True)
         ]
-        models[f"repair, {method}"] = [r.model for r in found]
-        unchanged[f"repair, {method}"] = [r.change.unchanged for r in found]
+        models[f"repair, {way}"] = [r.model for r in found]
+        unchanged[f"repair, {way}"] = [r.change.unchanged for r in found]
     lines = []
     for name, kind in models.items():
         scores = {
