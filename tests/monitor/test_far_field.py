@@ -1,5 +1,6 @@
 """The far field of a model in training, against the horizon and evaluation; and that looking changes nothing."""
 
+import collections
 import math
 
 import pytest
@@ -126,3 +127,51 @@ def test_wrong_questions_are_named():
         FarFieldMonitor(nn.Linear(3, 1), torch.randn(4, 3), every=0)
     with pytest.raises(InvalidValueError, match="real-valued"):
         FarFieldMonitor(nn.Embedding(10, 3), torch.zeros(4, dtype=torch.int64))
+
+
+class StartingAtZero(nn.Module):
+    """A first state that forward makes by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.out = nn.GRU(5, 8, batch_first=True), nn.Linear(13, 1)
+
+    def forward(self, x):
+        states, _ = self.cell(x, torch.zeros(1, len(x), 8))
+        return self.out(torch.cat([states[:, -1], x[:, -1]], -1))
+
+
+class Projecting(nn.Module):
+    """A tensor that is a plain attribute, no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.basis = nn.Linear(5, 1), torch.randn(5, 5)
+
+    def forward(self, x):
+        return self.out(x @ self.basis)
+
+
+class Conditioned(nn.Module):
+    """A large input, integers, and a time without an axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.kinds, self.out = nn.Embedding(7, 4), nn.Linear(605, 1)
+
+    def forward(self, x, kind, t):
+        return self.out(torch.cat([x, self.kinds(kind), t[:, None]], -1))
+
+
+def test_models_as_people_write_them():
+    given = torch.randn(8, 600), torch.randint(0, 7, (8,)), torch.rand(8)
+    by_name = collections.UserDict(zip(("x", "kind", "t"), given, strict=True))
+    for model, example in (
+        (StartingAtZero(), torch.randn(4, 6, 5)),
+        (Projecting(), torch.randn(4, 5)),
+        (Conditioned(), given),
+        (Conditioned(), by_name),
+    ):
+        assert FarFieldMonitor(model, example).step(0)["far_field/slope"] > 0
+        assert all(t.dtype == torch.float32 for t in vars(model).values() if isinstance(t, torch.Tensor))
+    assert torch.get_default_dtype() == torch.float32

@@ -370,3 +370,39 @@ def test_an_output_outside_is_explained_and_counted(answer):
     assert outside.value == pytest.approx(0.81) and outside.high == pytest.approx(0.25, rel=1e-2)
     summary = guarded.summary()
     assert (summary.rows, summary.outside, summary.worst) == (2, 1, float(score[1])) and not summary.features
+
+
+@torch.no_grad()
+def test_numbers_beyond_float32_have_scores():
+    given = 1e60 * rows(dtype=torch.float64)
+    guarded = guard(network(torch.float64), given)
+    score = guarded(torch.cat([given, 100 * given]))[1]
+    assert float((score[:2000] <= 1).double().mean()) >= 0.98 and bool((score[2000:] > 1).all())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_a_recurrent_state_is_no_answer_for_rows(count):
+    torch.manual_seed(0)
+    guarded = guard(nn.LSTM(5, 8, 2, batch_first=True), torch.randn(count, 4, 5), on_outside="fallback")
+    (output, (state, memory)), score = guarded(100 * torch.randn(6, 4, 5))
+    assert output.shape == (6, 4, 8) and state.shape == memory.shape == (2, 6, 8) and score.shape == (6,)
+
+
+class Scoring(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x):
+        y = self.net(x)
+        return {"logits": y, "score": y[:, 0]}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.onnx, about torch
+def test_a_model_with_a_score_of_its_own_is_written(tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    guard(Scoring(), rows()).save(tmp_path / "guarded.onnx")
+    session = runtime.InferenceSession(tmp_path / "guarded.onnx")
+    assert [value.name for value in session.get_outputs()] == ["logits", "score", "guard_score"]

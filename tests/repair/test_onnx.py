@@ -141,6 +141,23 @@ def test_a_value_of_unknown_size_is_unknown_and_no_error(tmp_path):
     assert any("Loop" in note for note in capture(path).unseen)
 
 
+@pytest.mark.parametrize("kind", ["L1", "L2", "1", "2"])
+def test_rows_divided_by_their_norm_are_bounded(kind, tmp_path):
+    """The Normalizer of scikit-learn's pipelines, and LpNormalization."""
+    first = helper.make_node("Normalizer", ["x"], ["z"], domain="ai.onnx.ml", norm=kind, name="norm")
+    if kind.isdigit():
+        first = helper.make_node("LpNormalization", ["x"], ["z"], axis=1, p=int(kind), name="norm")
+    tensors = [numpy_helper.from_array(np.ones((4, 1), np.float32), "w")]
+    nodes = [first, helper.make_node("MatMul", ["z", "w"], ["y"], name="last")]
+    path = tmp_path / "norm.onnx"
+    path.write_bytes(_model(nodes, ["n", 4], ["n", 1], tensors).SerializeToString())
+    assert ff.audit(path).verdict.name == "BOUNDED"
+    rows = np.concatenate([ROWS[:5], np.zeros((1, 4), np.float32), np.full((1, 4), 1e-25, np.float32)])
+    ours = read_onnx(path)(torch.from_numpy(rows)).detach().numpy()
+    np.testing.assert_allclose(ours[:6], session(path)(rows)[:6], atol=1e-6)
+    assert np.abs(ours).max() <= 2.0
+
+
 def test_the_horizon_of_a_file(plain):
     directions = torch.eye(4)
     found = horizon(plain, directions)

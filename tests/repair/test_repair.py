@@ -522,3 +522,83 @@ def test_wrapped_models_and_tensors_of_an_earlier_call(make):
     with torch.no_grad():
         assert float(fixed.model(1e9 * rows).abs().max()) < 100 and fixed.after.verdict.name == "BOUNDED"
         assert guarded(rows)[0].equal(fixed.undo()(rows))
+
+
+class Pair(nn.Module):
+    """A submodule that returns two tensors; the second is the one that goes on."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(5, 16)
+
+    def forward(self, x):
+        h = self.a(x)
+        return torch.tanh(h), torch.relu(h)
+
+
+class Paired(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pair, self.out, self.unused = Pair(), nn.Linear(16, 1), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.out(self.pair(x)[1])
+
+
+def test_submodules_that_return_several_tensors():
+    rows = torch.randn(300, 5)
+    fixed = ff.repair(Paired(), rows, method="cap")
+    assert [i.at for i in fixed.inserted] == ["pair.a"] and fixed.after.verdict.name == "BOUNDED"
+    assert [i.at for i in ff.repair(Paired(), rows, at="pair").inserted] == ["0", "pair", "0"]
+    with pytest.raises(InvalidValueError, match="does not call 'unused'"):
+        ff.repair(Paired(), rows, at="unused")
+
+
+@pytest.mark.parametrize("make", [ff.repair, ff.guard])
+def test_data_as_people_have_it(make):
+    pandas, rows = pytest.importorskip("pandas"), torch.randn(200, 5)
+    table = pandas.DataFrame(rows.double().numpy(), columns=list("abcde"))
+    for data in (table, table.to_numpy(), table.to_numpy()[:, ::-1], (table,), {"input": table.to_numpy()}):
+        make(plain(), data)
+    labels = torch.zeros(200, dtype=torch.long)
+    for data, told in (
+        ((rows, labels), "leave labels out"),
+        (TensorDataset(rows, labels), "DataLoader"),
+        (rows.double(), "torch.float64, the model's parameters torch.float32"),
+        (labels[:, None].expand(200, 5), "torch.int64"),
+        (rows.tolist(), "not list"),
+        (table.astype(str), "Rows are numbers"),
+        ([([rows, rows], labels)], "one argument"),
+    ):
+        with pytest.raises(InvalidValueError, match=told):
+            make(plain(), data)
+
+
+@pytest.mark.parametrize("method", ["auto", "soft"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_lines_to_write_give_the_same_protections(method, dtype):
+    fixed = ff.repair(plain().to(dtype), torch.randn(200, 5).to(dtype), method=method)
+    written = {}
+    exec(fixed.patch(), written)
+    for insertion in fixed.inserted:
+        ours, theirs = insertion.module.state_dict(), written[insertion.key].state_dict()
+        assert ours.keys() == theirs.keys() and all(ours[k].equal(theirs[k]) for k in ours)
+        assert repr(insertion.module) == repr(written[insertion.key])
+
+
+class Tokens(nn.Module):
+    def __init__(self, masked):
+        super().__init__()
+        self.masked, self.hidden, self.out = masked, nn.Linear(5, 16), nn.Linear(16, 1)
+
+    def forward(self, x):
+        scores = self.out(self.hidden(x).relu()).squeeze(-1)
+        return scores.masked_fill(x[..., 0] > 0, -math.inf) if self.masked else scores
+
+
+@pytest.mark.parametrize("make", [ff.repair, ff.guard])
+def test_outputs_without_a_range_are_named(make):
+    with pytest.raises(InvalidValueError, match="The model's outputs on the calibration rows hold NaN"):
+        make(Tokens(masked=True), torch.randn(20, 6, 5))
+    with pytest.raises(InvalidValueError, match=r"Outputs have limits .* \(6,\) and \(9,\)"):
+        make(Tokens(masked=False), [torch.randn(20, 6, 5), torch.randn(20, 9, 5)])

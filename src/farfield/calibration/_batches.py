@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils.data import Dataset, IterableDataset
 
 from farfield.errors import InvalidValueError
 
@@ -41,9 +43,10 @@ class Batches:
     Parameters
     ----------
     data
-        A tensor (or array) of rows, a tuple or dictionary of tensors with one row each, a DataLoader, or any iterable
-        of batches in one of these forms that can be iterated again. Of a batch ``(x, y)`` as many parts are taken as
-        the model's ``forward`` needs, so labels are left out.
+        A tensor (or array, or table of pandas) of rows, a tuple or dictionary of tensors with one row each, a
+        DataLoader, or any iterable of batches in one of these forms that can be iterated again. Of a batch ``(x, y)``
+        as many parts are taken as the model's ``forward`` needs, so labels are left out. Real numbers of an array
+        come in the type of the model's parameters.
     model
         Whose arguments they are.
     size
@@ -51,8 +54,21 @@ class Batches:
     """
 
     def __init__(self, data: Any, model: nn.Module, size: int = 1024) -> None:
-        self._data, self._size = _tensors(data), size
+        self._model, self._dtype = (
+            model,
+            next((p.dtype for p in model.parameters() if p.is_floating_point()), None),
+        )
+        self._data, self._size = _tensors(data, self._dtype), size
         self._count, self._rows = _needed(model), fixed_rows(model) or 1
+        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+            raise InvalidValueError(
+                "A Dataset gives one row at a time. Pass batches: torch.utils.data.DataLoader(data, batch_size=256)."
+            )
+        if isinstance(self._data, tuple) and len(self._data) > (most := _accepted(model)):
+            raise InvalidValueError(
+                f"data is a tuple of {len(self._data)}, and {type(model).__name__}.forward takes {most} by position. "
+                "A tuple holds the model's arguments: leave labels out."
+            )
         if isinstance(data, Iterator):
             raise InvalidValueError(
                 "data is gone through more than once, and an iterator ends after the first time. Pass a DataLoader, "
@@ -90,7 +106,7 @@ class Batches:
             return (batch,), {}
         if isinstance(batch, Mapping):
             return (), dict(batch)
-        if isinstance(batch, Sequence):
+        if isinstance(batch, Sequence) and any(not isinstance(part, str | int | float) for part in batch):
             return tuple(batch if whole else batch[: self._count]), {}
         raise InvalidValueError(
             f"A batch is a tensor, a tuple or a dictionary of tensors, not {type(batch).__name__}."
@@ -106,18 +122,47 @@ class Batches:
         for call in self:
             if rows_of(call):
                 return call
-        raise InvalidValueError("data holds no rows.")
+        raise InvalidValueError(
+            "data holds no rows. Tensors in a list or a dictionary that is one argument of the model don't count: "
+            "wrap the model in one that takes them as arguments of their own."
+        )
+
+    def check(self) -> None:
+        """Raise, in words, if the model fails on the first row for its type."""
+        call = self.first()
+        try:
+            run(self._model, call)
+        except (RuntimeError, TypeError) as error:
+            types = sorted({str(v.dtype) for v in (*call[0], *call[1].values()) if isinstance(v, Tensor)})
+            raise InvalidValueError(
+                f"The model fails on the first row: {str(error).partition(chr(10))[0]}. The rows are "
+                f"{', '.join(types)}, the model's parameters {self._dtype}."
+            ) from error
 
 
-def _tensors(data: Any) -> Any:
-    """Whole arrays as tensors over the same memory; anything else as it is."""
+def _tensors(data: Any, dtype: torch.dtype | None) -> Any:
+    """Whole arrays and tables as tensors; anything else as it is."""
+    if hasattr(data, "to_numpy"):  # a table of pandas
+        data = data.to_numpy()
     if isinstance(data, np.ndarray):
-        return torch.from_numpy(data)
+        if data.dtype.kind not in "fiub":
+            raise InvalidValueError(f"Rows are numbers; these are of the type {data.dtype}.")
+        made = torch.from_numpy(np.ascontiguousarray(data))
+        return made.to(dtype) if made.is_floating_point() and dtype is not None else made
     if isinstance(data, Mapping):
-        return {name: _tensors(part) for name, part in data.items()}
-    if isinstance(data, tuple) and data and all(isinstance(part, np.ndarray) for part in data):
-        return tuple(torch.from_numpy(part) for part in data)
+        return {name: _tensors(part, dtype) for name, part in data.items()}
+    if isinstance(data, tuple) and any(
+        isinstance(part, np.ndarray) or hasattr(part, "to_numpy") for part in data
+    ):
+        return tuple(_tensors(part, dtype) for part in data)
     return data
+
+
+def _accepted(model: nn.Module) -> float:
+    """How many positional arguments ``forward`` takes at most."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    free = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    return math.inf if free else len(argument_names(model))
 
 
 def _needed(model: nn.Module) -> int:

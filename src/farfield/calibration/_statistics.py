@@ -43,19 +43,27 @@ class FeatureStatistics:
     low: Tensor = field(default_factory=lambda: torch.tensor(math.inf))
     high: Tensor = field(default_factory=lambda: torch.tensor(-math.inf))
 
-    def add(self, x: Tensor) -> None:
-        """Take in a batch; the axes that hold no features are kept with length 1."""
+    def add(self, x: Tensor, *, of_model: bool = False) -> None:
+        """Take in a batch; the axes that hold no features are kept with length 1. ``of_model``: it gave these."""
         axes = feature_axes(x)
         if not bool(torch.isfinite(x).all()):
             raise InvalidValueError(
-                "The calibration rows hold NaN or infinity. Drop or impute those rows first: what is usual can't be "
-                "learned from them."
+                "The model's outputs on the calibration rows hold NaN or infinity, so nothing can be said of their "
+                "range. Let the model return finite numbers (mask by a large one, not by infinity)."
+                if of_model
+                else "The calibration rows hold NaN or infinity. Drop or impute those rows first: what is usual "
+                "can't be learned from them."
             )
         x = x.detach().to(torch.float64)
         count = math.prod(x.shape[a] for a in axes)
         if not count:
             return
         mean = x.mean(axes, keepdim=True)[0]
+        if self.count and mean.shape != self.mean.shape:
+            raise InvalidValueError(
+                f"{'Outputs' if of_model else 'Rows'} have limits for each feature, so all of them have one shape; "
+                f"there are {tuple(self.mean.shape)} and {tuple(mean.shape)}. Pad them to one length."
+            )
         squares = (x - mean).square().sum(axes, keepdim=True)[0]
         total = self.count + count
         shift = mean - self.mean

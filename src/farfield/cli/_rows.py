@@ -37,7 +37,7 @@ def read_rows(path: Path) -> Tensor | dict[str, Tensor] | tuple[Tensor, ...]:
 
                 found = torch.tensor([[float(v) for v in row.values()] for row in read_records(path)])
             else:
-                lines = file.read().decode("utf-8").splitlines()
+                lines = file.read().decode("utf-8-sig").splitlines()  # Excel begins a file with a mark
                 numbers = lines[1:] if lines and _is_heading(lines[0]) else lines
                 found = torch.from_numpy(np.loadtxt(numbers, delimiter=",", ndmin=2))
         except (OSError, ValueError, TypeError, RuntimeError, UnicodeDecodeError) as error:
@@ -54,9 +54,13 @@ def read_rows(path: Path) -> Tensor | dict[str, Tensor] | tuple[Tensor, ...]:
 
 
 def _is_heading(line: str) -> bool:
-    """Whether a line holds names, not numbers."""
+    """Whether a line holds names: no number in it. A first row with a value missing is no heading."""
+    return not any(map(_is_number, line.split(",")))
+
+
+def _is_number(word: str) -> bool:
     try:
-        [float(word) for word in line.split(",")]
+        float(word)
     except ValueError:
-        return True
-    return False
+        return False
+    return True

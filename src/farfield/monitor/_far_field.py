@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -59,6 +61,8 @@ class FarFieldMonitor(Monitor):
 
     def __init__(self, model: nn.Module, example: Any, *, every: int = 100) -> None:
         super().__init__(model, every)
+        if isinstance(example, Mapping):
+            example = dict(example)  # what tokenizers return is a mapping of their own
         report = analyse(model, example)
         statuses = [v.status for v in report.verdicts if v.input is None]
         self.bounded = all(status is Status.BOUNDED for status in statuses)
@@ -78,7 +82,7 @@ class FarFieldMonitor(Monitor):
         queue = [m / length.reshape(-1, *(1,) * (m.ndim - 1)) for m in made]
         self._directions = tree_map(
             lambda leaf: (
-                queue.pop(0) if isinstance(leaf, Tensor) and leaf.is_floating_point() else _first(leaf)
+                queue.pop(0) if isinstance(leaf, Tensor) and leaf.is_floating_point() else _first(leaf, count)
             ),
             example,
         )
@@ -88,7 +92,8 @@ class FarFieldMonitor(Monitor):
         """Slope, degree of growth, largest |f| at 10 and at 1,000 radii of the data, whether it is proved bounded."""
         state = self._exact_state()
         radii = [10.0, 1e3, FAR, 2 * FAR]
-        near, far, once, twice = (self._outputs(state, radius * self.radius) for radius in radii)
+        with _in_double(self.model):
+            near, far, once, twice = (self._outputs(state, radius * self.radius) for radius in radii)
         sizes = [float(value.abs().max()) for value in (near, far, once, twice)]
         found = {
             "far_field/at_10": sizes[0],
@@ -167,8 +172,26 @@ def _interval_bound(program: Program) -> float:
     return found
 
 
-def _first(leaf: Any) -> Any:
+def _first(leaf: Any, count: int) -> Any:
     """Integers and masks of an example, for as many rows as there are directions."""
     if isinstance(leaf, Tensor) and leaf.ndim:
-        return leaf[:1].expand(DIRECTIONS, *leaf.shape[1:])
+        return leaf[:1].expand(count, *leaf.shape[1:])
     return leaf
+
+
+@contextmanager
+def _in_double(model: nn.Module) -> Iterator[None]:
+    """What ``forward`` makes by itself (a first state of zeros) and tensors that are plain attributes in float64.
+
+    Attributes are put back by whoever looks.
+    """
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                vars(module)[name] = value.detach().double()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

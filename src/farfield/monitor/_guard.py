@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -24,6 +25,7 @@ from farfield.calibration import (
     map_leaves,
     output_leaves,
     output_tensors,
+    rows_of,
     run,
 )
 from farfield.certify import Certificate, verify_certificate
@@ -74,6 +76,9 @@ class Guard(nn.Module):
         self.counting = True
         self.fallback = fallback if isinstance(fallback, nn.Module) else None
         self._known = [seen is not None for seen in outputs]
+        wide = (
+            torch.float64 if any(limit.dtype == torch.float64 for limit in limits.values()) else torch.float32
+        )
         for number, seen in enumerate(outputs):
             if seen is None:
                 continue
@@ -82,9 +87,9 @@ class Guard(nn.Module):
             )
             half = ((seen.high - seen.low) / 2 + room).clamp_min(1e-30)
             answer = seen.mean if fallback is None or self.fallback is not None else torch.as_tensor(fallback)
-            self.register_buffer(f"middle_{number}", ((seen.low + seen.high) / 2).float())
-            self.register_buffer(f"half_{number}", half.float())
-            self.register_buffer(f"answer_{number}", answer.float())
+            self.register_buffer(f"middle_{number}", (seen.low / 2 + seen.high / 2).to(wide))
+            self.register_buffer(f"half_{number}", half.to(wide))
+            self.register_buffer(f"answer_{number}", answer.to(wide))
         if promised is not None:
             self.register_buffer("promised_low", promised[0])
             self.register_buffer("promised_high", promised[1])
@@ -164,7 +169,7 @@ class Guard(nn.Module):
         """Write guard and model as one program, for any number of rows: ``.pt2`` or ``.onnx``.
 
         An ONNX file names its results: the model's own names where it has them, otherwise ``output`` (``output_0``,
-        ``output_1``, …), and ``score``.
+        ``output_1``, …), and ``score`` (``guard_score`` where the model has a score of its own).
         """
         place, counting = Path(path), self.counting
         if place.suffix not in (".pt2", ".onnx"):
@@ -174,13 +179,14 @@ class Guard(nn.Module):
         try:
             with torch.no_grad():
                 names = self._result_names(self(*args, **kwargs)[0])
+            score = "guard_score" if "score" in names else "score"
             program = export_model(_with_names(self, args, kwargs), args, kwargs, dynamic_batch=True)
             if place.suffix == ".pt2":
                 torch.export.save(program, place)
                 return
             try:
                 made = torch.onnx.export(
-                    program, dynamo=True, output_names=[*names, "score"], verbose=False, external_data=False
+                    program, dynamo=True, output_names=[*names, score], verbose=False, external_data=False
                 )
             except ImportError as error:  # torch.onnx says of itself which package is missing
                 raise MissingExtraError("Writing an .onnx file", "onnxscript", "onnx") from error
@@ -358,15 +364,16 @@ def guard(
     seen: dict[str, FeatureStatistics] = {}
     outputs: list[FeatureStatistics | None] = []
     with untouched(serving):  # buffers that a call moves are as they were given
+        batches.check()
+        per_row = _per_row(serving, batches.some())
         for call in batches:
             for name, tensor in floating(call).items():
                 seen.setdefault(str(name), FeatureStatistics()).add(_featured(tensor))
-            rows = len(next(iter(floating(call).values()), ()))
             for number, tensor in enumerate(output_tensors(run(serving, call))):
                 if number == len(outputs):
-                    outputs.append(FeatureStatistics() if _per_row(tensor, rows) else None)
+                    outputs.append(FeatureStatistics() if per_row[number] else None)
                 if (one := outputs[number]) is not None:
-                    one.add(tensor)
+                    one.add(tensor, of_model=True)
     if not seen:
         raise InvalidValueError("A guard watches real-valued inputs, and data holds none.")
     sizes = {name: UpperQuantile() for name in seen}
@@ -390,5 +397,21 @@ def _featured(rows: Tensor) -> Tensor:
     return rows[:, None] if rows.ndim == 1 else rows
 
 
-def _per_row(tensor: Tensor, rows: int) -> bool:
-    return tensor.is_floating_point() and tensor.ndim >= 1 and len(tensor) == rows
+def _per_row(model: nn.Module, call: Call) -> list[bool]:
+    """Which outputs are real numbers with a row for each row: their length follows that of the batch.
+
+    A recurrent state has its layers in front, and may have as many as there are rows.
+    """
+    found: list[list[int]] = []
+    for rows in (2, 3):
+        given = map_call(call, partial(_repeated, rows=rows))
+        try:
+            outputs = output_tensors(run(model, given))
+        except Exception:  # a model for batches of one size; whatever it runs into
+            outputs, rows = output_tensors(run(model, call)), rows_of(call)
+        found.append([len(t) - rows if t.ndim and t.is_floating_point() else -1 for t in outputs])
+    return [first == second == 0 for first, second in zip(*found, strict=True)]
+
+
+def _repeated(name: int | str, tensor: Tensor, rows: int) -> Tensor:
+    return tensor[:1].expand(rows, *tensor.shape[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 import networkx as nx
 from torch import fx, nn
@@ -42,12 +43,14 @@ def _outside(node: Node, path: str) -> bool:
     return node.module_path != path and not node.module_path.startswith(f"{path}.")
 
 
-def hidden_cut(report: GrowthReport, model: nn.Module) -> tuple[str, ...]:
+def hidden_cut(
+    report: GrowthReport, model: nn.Module, usable: Container[str] | None = None
+) -> tuple[str, ...]:
     """Paths of the submodules behind which a cap cuts every escape path, nearest the inputs; () if there are none.
 
     A minimum vertex cut of the growing nodes, in which only results of submodules (of a program, of operations) with
     at least three features count, activations a little less than linear maps (behind an activation a cap did better),
-    inputs and outputs not at all.
+    inputs and outputs not at all. ``usable``: paths of the submodules that return one tensor, if that is known.
     """
     analysis, program = report.analysis, report.program
     if isinstance(model, fx.GraphModule):
@@ -56,6 +59,8 @@ def hidden_cut(report: GrowthReport, model: nn.Module) -> tuple[str, ...]:
     else:
         owners = dict(model.named_modules())
         places = module_outputs(program, model)
+        if usable is not None:
+            places = {name: path for name, path in places.items() if path in usable}
         linear = {name: isinstance(owners[path], _LINEAR_TYPES) for name, path in places.items()}
     final = {name for output in program.outputs for name in _aliases(program, output)}
     graph = nx.DiGraph()

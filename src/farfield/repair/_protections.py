@@ -20,6 +20,7 @@ from farfield.calibration import (
     rows_of,
     run,
 )
+from farfield.errors import InvalidValueError
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._insert import Insertion
 
@@ -75,8 +76,9 @@ def observe(
     for path in paths:
 
         def measure(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
-            away = output if centers is None else output - centers[path]
-            size = torch.linalg.vector_norm(away.to(torch.float64), 2, cap_axes(output))
+            value = first_rows(output, path)
+            away = value if centers is None else value - centers[path]
+            size = torch.linalg.vector_norm(away.to(torch.float64), 2, cap_axes(value))
             sizes[path].add(flat_rows(size).amax(-1))
 
         handles.append(model.get_submodule(path).register_forward_hook(measure))
@@ -86,11 +88,23 @@ def observe(
                 if number == len(outputs):
                     outputs.append(FeatureStatistics())
                     dtypes.append(tensor.dtype)
-                outputs[number].add(tensor if tensor.ndim else tensor[None])
+                outputs[number].add(tensor if tensor.ndim else tensor[None], of_model=True)
     finally:
         for handle in handles:
             handle.remove()
     return Observed(sizes, tuple(outputs), tuple(dtypes))
+
+
+def first_rows(output: Any, path: str) -> Tensor:
+    """The first tensor that a submodule returns, which is what a cap goes on."""
+    for value in output_tensors(output):
+        if value.is_floating_point() and value.ndim >= 2:
+            return value
+        break
+    raise InvalidValueError(
+        f"{path!r} can't be capped: the first tensor it returns is no batch of rows of real numbers. Name another "
+        "submodule with at=."
+    )
 
 
 def cap_insertion(

@@ -27,6 +27,7 @@ from farfield.repair._program import place_path, with_places, without_places
 from farfield.repair._protections import (
     cap_insertion,
     feature_insertions,
+    first_rows,
     observe,
     observe_inputs,
     range_insertions,
@@ -220,8 +221,8 @@ def repair(
         ``.pt2`` or ``.onnx`` file, which is read without running anything in it: protections stand between its
         operations.
     data
-        Calibration rows: a tensor, a tuple or dictionary of tensors, a DataLoader or any iterable of batches that can
-        be iterated again. Streamed, never held; labels in a batch are left out.
+        Calibration rows: a tensor, an array or table, a tuple or dictionary of them, a DataLoader or any iterable of
+        batches that can be iterated again. Streamed, never held; labels in a batch are left out.
     method
         ``"auto"``; one of the three by name (``"features"``, ``"cap"``, ``"range"``); ``"soft"``, all three without
         kinks; or ``"norm"``: a LayerNorm behind the first hidden layer, fitted and distilled from the old model on
@@ -263,6 +264,8 @@ def repair(
     set_serving(serving)
     arguments = example[1] or example[0]
     before = audit(serving, arguments, rays=0)
+    with untouched(serving):
+        Batches(data, serving).check()
     if before.verdict is Status.BOUNDED and not even_if_bounded:
         change = measure_change(serving, serving, batches)
         return Repair(copied(model), (), before, before, change, (), method, keep, example)
@@ -366,7 +369,28 @@ def _cut(model: nn.Module, arguments: Any, at: str | Sequence[str]) -> tuple[nn.
                     f"at= names submodules; there is no {path!r}. There are: {', '.join(known)}."
                 )
         return model, paths
-    return model, hidden_cut(analyse(model, arguments), model)
+    return model, hidden_cut(analyse(model, arguments), model, _returning_one(model, arguments))
+
+
+def _returning_one(model: nn.Module, arguments: Any) -> set[str]:
+    """Paths of the submodules that return one tensor: of several, a cap would not know which."""
+    found: set[str] = set()
+    handles = []
+    for path, module in model.named_modules():
+
+        def note(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
+            if isinstance(output, Tensor):
+                found.add(path)
+
+        handles.append(module.register_forward_hook(note))
+    call: Call = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
+    try:
+        with untouched(model):
+            run(model, call)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
 
 
 def _axes(model: nn.Module, example: Call, paths: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
@@ -375,7 +399,7 @@ def _axes(model: nn.Module, example: Call, paths: Sequence[str]) -> Mapping[str,
     for path in paths:
 
         def note(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
-            found[path] = cap_axes(output)
+            found[path] = cap_axes(first_rows(output, path))
 
         handles.append(model.get_submodule(path).register_forward_hook(note))
     try:
@@ -383,6 +407,11 @@ def _axes(model: nn.Module, example: Call, paths: Sequence[str]) -> Mapping[str,
     finally:
         for handle in handles:
             handle.remove()
+    if missing := [path for path in paths if path not in found]:
+        raise InvalidValueError(
+            f"The model does not call {', '.join(map(repr, missing))}, so nothing can stand behind it. Name a "
+            "submodule that it calls with at=."
+        )
     return found
 
 
@@ -431,14 +460,16 @@ def _described(insertion: Insertion) -> str:
 
 def _source(module: nn.Module) -> str:
     def numbers(tensor: Tensor) -> str:
-        return f"torch.tensor({tensor.tolist()!r})"
+        return f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype})"
 
     if isinstance(module, FeatureClamp):
-        options = f"center={numbers(module.center)}, flat={module.flat}, end={module.end}"
+        options = f"center={numbers(module.center)}, flat={module.flat}, end={module.end}, soft={module.soft}"
         return f"FeatureClamp({numbers(module.low)}, {numbers(module.high)}, {options})"
     if isinstance(module, NormCap):
-        options = f"center={numbers(module.center)}, weight={numbers(module.weight)}, axes={module.axes}"
-        return f"NormCap({float(module.radius)!r}, {options})"
+        parts = f"center={numbers(module.center)}, weight={numbers(module.weight)}"
+        return f"NormCap({float(module.radius)!r}, {parts}, axes={module.axes}, soft={module.soft})"
     if isinstance(module, RangeHead):
         return f"RangeHead({numbers(module.low)}, {numbers(module.high)}, knee={module.knee})"
-    return repr(module)
+    return (
+        f"torch.nn.{module!r}  # its weights are trained with the model's: load them from the repaired model"
+    )

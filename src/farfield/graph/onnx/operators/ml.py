@@ -8,6 +8,7 @@ import torch
 
 from farfield.graph.onnx._table import onnx_operator
 from farfield.graph.onnx._values import Arguments, UnsupportedOnnxError
+from farfield.graph.onnx.operators.norm import unit
 
 __all__: list[str] = []
 
@@ -30,15 +31,9 @@ def _scaler(a: Arguments) -> Any:
 @onnx_operator("Normalizer", domain=_ML)
 def _normalizer(a: Arguments) -> Any:
     x, kind = a.tensor(0).to(torch.float32), a.attribute("norm", "MAX")
-    if kind == "MAX":
-        size = x.amax(-1, keepdim=True)
-    elif kind == "L1":
-        size = x.abs().sum(-1, keepdim=True)
-    else:
-        square = x.square().sum(-1, keepdim=True)
-        # The runtime divides each square by the sum of squares, and gives the root its sign back.
-        whole = torch.where(square == 0, torch.ones_like(square), square)
-        return torch.where(square == 0, x, torch.sign(x) * torch.sqrt(x.square() / whole))
+    if kind in ("L1", "L2"):
+        return unit(x, int(kind[1]), -1)
+    size = x.amax(-1, keepdim=True)
     return torch.where(size == 0, x, x / torch.where(size == 0, torch.ones_like(size), size))
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 from farfield.graph.onnx._table import onnx_operator
 from farfield.graph.onnx._values import Arguments, UnsupportedOnnxError
 
-__all__: list[str] = []
+__all__ = ["unit"]
 
 
 @onnx_operator("BatchNormalization")
@@ -97,13 +97,16 @@ def _group_norm(a: Arguments) -> Any:
     return F.group_norm(x, groups, scale, bias, norm_eps)
 
 
+def unit(x: Tensor, p: float, axis: int) -> Tensor:
+    """Entries over their p-norm; zeros stay zeros, and so small a row that its squares vanish is not blown up."""
+    tiny = torch.finfo(x.dtype).tiny
+    return F.normalize(x, float(p), axis, tiny**0.5 if x.dtype.itemsize > 2 else tiny)
+
+
 @onnx_operator("LpNormalization")
 def _lp_norm(a: Arguments) -> Any:
     x, axis, p = a.tensor(0), a.attribute("axis", -1), a.attribute("p", 2)
-    size = torch.linalg.vector_norm(x, p, axis, keepdim=True)
-    return torch.where(
-        size == 0, torch.zeros_like(x), x / torch.where(size == 0, torch.ones_like(size), size)
-    )
+    return unit(x, p, axis)
 
 
 @onnx_operator("LRN")
