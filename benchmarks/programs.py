@@ -4,6 +4,7 @@
     python -m benchmarks.programs --singles
     python -m benchmarks.programs --networks 1000
     python -m benchmarks.programs --forgeries 5000
+    python -m benchmarks.programs --zoo
 
 Each program of ``tests/programs`` (each module stack of ``tests/certify/networks.py``) is audited, certified,
 attacked, verified, forged and compared with its horizon; mpmath decides what is close. With ``--out`` every outcome
@@ -14,6 +15,7 @@ on stderr.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import random
@@ -33,8 +35,9 @@ from certify.networks import attack as attack_network
 from certify.networks import network
 from farfield import certify, verify_certificate
 from farfield._provenance import provenance
-from farfield.certify import CertificateError
+from farfield.certify import CertificateError, UnboundedError
 from farfield.certify.checker import check_program
+from farfield.errors import InvalidValueError
 from farfield.graph import capture
 from programs.examine import Outcome, Settings, examine, plan_fails, refusal_kind
 from programs.forgeries import false_claims
@@ -100,6 +103,26 @@ def network_row(seed: int, settings: Settings, _: bool = False) -> dict[str, Any
     return _row(outcome)
 
 
+def zoo_row(specimen: Any, settings: Settings) -> dict[str, Any]:
+    """One bounded model of the audit's zoo: certified and verified."""
+    model, inputs = specimen.build()
+    outcome = Outcome(0, True, verdict="BOUNDED")
+    try:
+        certificate = certify(model, inputs, time_budget=settings.seconds)
+    except UnboundedError as error:
+        outcome.cause = f"bounded, no number: {error}"
+        return _row(outcome)
+    except InvalidValueError as error:  # several outputs: which one was not said
+        outcome.cause = str(error)
+        return _row(outcome)
+    outcome.method = certificate.method
+    try:
+        verify_certificate(model, certificate, inputs)
+    except CertificateError as error:
+        outcome.add(refusal_kind(certificate, error), str(error)[:200])
+    return _row(outcome)
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts by kind, seeds of every fault, causes of UNKNOWN, tightness."""
     faults = [(f["kind"], r["seed"]) for r in rows for f in r["faults"]]
@@ -124,6 +147,17 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def bounded_zoo() -> list[Any]:
+    """The zoo's bounded models whose packages are here."""
+    from zoo._catalogue import SPECIMENS
+
+    return [
+        s
+        for s in SPECIMENS
+        if s.truth == "BOUNDED" and not s.slow and all(importlib.util.find_spec(p) for p in s.needs)
+    ]
+
+
 def rows(words: argparse.Namespace, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Every outcome that is not among those found."""
     settings = Settings(seconds=words.seconds, twins=1)
@@ -137,6 +171,9 @@ def rows(words: argparse.Namespace, found: Sequence[dict[str, Any]]) -> Iterator
     for seed, (what, source) in enumerate(singles() if words.singles else ()):
         if ("single", seed) not in done:
             yield {"kind": "single", "what": what, **_row(examine(source, seed, settings))}
+    for specimen in bounded_zoo() if words.zoo else ():
+        if ("zoo", specimen.name) not in {(r["kind"], r.get("what")) for r in found}:
+            yield {"kind": "zoo", "what": specimen.name, **zoo_row(specimen, settings)}
     many = replace(settings, forgeries=25, twins=4, horizon=False)
     earlier = [r for r in found if r["kind"] == "forgeries"]
     forged, seed = (
@@ -155,6 +192,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=0, help="random programs")
     parser.add_argument("--networks", type=int, default=0, help="module stacks")
     parser.add_argument("--forgeries", type=int, default=0, help="forged certificates")
+    parser.add_argument("--zoo", action="store_true", help="the bounded models of the audit's zoo")
     parser.add_argument("--singles", action="store_true", help="every operation alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.2, help="of search for a certificate")

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from certify.cell_oracle import DOUBLE, random_net, samples
 from certify.forgeries import Adaptive, Plain, accepted, altered, cases, forgery, inputs, unbounded
-from farfield.certify import CertificateError, model_hash, verify_certificate
+from farfield import Budget
+from farfield.certify import CertificateError, certify, model_hash, verify_certificate
 from farfield.certify.checker import check_program, proof_reader, uncheckable
 from farfield.certify.checker._cells import CellsCheck, read_tree
 from farfield.certify.checker._curves import curve
@@ -747,3 +748,23 @@ def test_a_probability_from_a_difference_of_logits(bound: float) -> None:
     exact = 0.5 * (1 + math.tanh(bound / 2))
     assert exact <= probability_bound({0: bound}, 2, 0, 1.0) <= exact + 2e-13
     assert 1 - exact - 2e-13 <= -probability_bound({1: bound}, 2, 0, -1.0) <= 1 - exact + 1e-300
+
+
+class _ByName(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 6), nn.LayerNorm(6), nn.Linear(6, 1)).double()
+
+    def forward(self, place: Tensor, *, speed: Tensor) -> Tensor:
+        return self.net(place) + torch.tanh(speed).mean(-1, keepdim=True)
+
+
+def test_the_inputs_given_to_certify_serve_to_verify() -> None:
+    """A batch of them, and arguments by name."""
+    model = _ByName().eval()
+    inputs = {"place": torch.randn(5, 2, dtype=DOUBLE), "speed": torch.randn(5, 3, dtype=DOUBLE)}
+    certificate = certify(model, inputs, time_budget=Budget(steps=10))
+    assert verify_certificate(model, certificate, inputs)
+    plain = model.net
+    rows = torch.randn(7, 2, dtype=DOUBLE)
+    assert verify_certificate(plain, certify(plain, rows, time_budget=Budget(steps=10)), rows)

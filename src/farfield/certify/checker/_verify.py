@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from farfield._regular_file import UnsafeFileError, read_json
 from farfield.certify._hash import model_hash
@@ -42,7 +44,8 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
     certificate
         A path, the plain data, or an object with ``to_dict()``.
     inputs
-        Example inputs to capture the model with; zeros of the certificate's ``input_shape`` by default.
+        Example inputs to capture the model with, of which the first row is taken, as ``certify`` does; zeros of the
+        certificate's ``input_shape`` by default.
 
     Returns
     -------
@@ -65,8 +68,8 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
                 f"The model does not run on the certificate's input_shape: {error}"
             ) from error
     else:
-        example = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
-        program = capture(model, example, dynamic_batch=False)
+        row = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) and leaf.ndim else leaf, inputs)
+        program = capture(model, tuple(row) if isinstance(row, list) else row, dynamic_batch=False)
     return check_program(program, data)
 
 
