@@ -309,6 +309,7 @@ ACTIVATIONS = {
     "silu through sigmoid": lambda x: x * (1 / (1 + torch.exp(-x))),
     "softplus": lambda x: torch.log1p(x.exp()),
     "softplus plainly": lambda x: torch.log(1 + x.exp()),
+    "softplus with a threshold": lambda x: torch.where(x > 20.0, x, torch.log1p(x.exp())),
     "mish": lambda x: x * torch.tanh(functional.softplus(x)),
     "tanhshrink": lambda x: x - torch.tanh(x),
     "gelu": lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
@@ -331,6 +332,27 @@ def test_activations(name):
     program = program_of(ACTIVATIONS[name])
     node = only(program, name.split()[0])
     assert program.node(program.outputs[0]).inputs == (node.name,)
+
+
+ALMOST = {
+    "gelu": lambda x: 0.5 * x * (1.0000000005 + torch.erf(x / math.sqrt(2))),
+    "gelu tanh": lambda x: (
+        0.5 * x * (1.0000000005 + torch.tanh(x * 0.7978845608028654 * (1 + 0.044715 * x * x)))
+    ),
+    "sigmoid": lambda x: 1 / (1.0000000005 + torch.exp(-x)),
+    "softplus": lambda x: torch.log(1.0000000005 + x.exp()),
+    "hardsigmoid": lambda x: functional.relu6(x + 3.000000001) / 6,
+    "softplus with a threshold": lambda x: torch.where(x > 20.0, x + 1, functional.softplus(x)),
+    "softplus with a low threshold": lambda x: torch.where(x > -20.0, x, torch.log1p(x.exp())),
+}
+
+
+@pytest.mark.parametrize("name", ALMOST)
+def test_a_constant_that_is_not_quite_one_is_not_one(name):
+    """What is added is exact: x·(1.0000000005 + erf x)/2 is not bounded below, however small the difference."""
+    program = program_of(ALMOST[name])
+    output = program.node(program.outputs[0]).inputs[0]
+    assert program.node(output).op != name.split()[0]
 
 
 def size(x, dim=-1):

@@ -158,6 +158,31 @@ def test_rows_divided_by_their_norm_are_bounded(kind, tmp_path):
     assert np.abs(ours).max() <= 2.0
 
 
+FORMS = {
+    "rms norm": "s = Mul(x, x); m = ReduceMean(s); v = Add(eps, m); r = Sqrt(v); q = Div(one, r); y = Mul(q, x)",
+    "sigmoid": "n = Neg(x); e = Exp(n); d = Add(one, e); y = Div(one, d)",
+    "softplus": "a = Abs(x); n = Neg(a); p = Softplus(n); g = Greater(n, top); y = Where(g, n, p)",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_exporters_make_of_norms_and_activations_is_recognised(name, tmp_path):
+    """1/x as a quotient, constants on the left, a threshold by hand."""
+    nodes = []
+    for line in FORMS[name].split("; "):
+        made, _, call = line.partition(" = ")
+        op, _, inputs = call.rstrip(")").partition("(")
+        kinds = {"axes": [-1], "keepdims": 1} if op == "ReduceMean" else {}
+        nodes.append(helper.make_node(op, inputs.split(", "), [made], name=f"the_{made}", **kinds))
+    constants = {"one": np.float32(1), "eps": np.array([1e-5], np.float32), "top": np.float32(20)}
+    tensors = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()]
+    path = tmp_path / "form.onnx"
+    path.write_bytes(_model(nodes, ["n", 4], ["n", 4], tensors, opset=17).SerializeToString())
+    assert ff.audit(path).verdict.name == "BOUNDED"
+    ours = read_onnx(path)(torch.from_numpy(ROWS)).detach().numpy()
+    np.testing.assert_allclose(ours, session(path)(ROWS), rtol=1e-5, atol=1e-6)
+
+
 def test_the_horizon_of_a_file(plain):
     directions = torch.eye(4)
     found = horizon(plain, directions)

@@ -1,4 +1,4 @@
-"""TrainingRecord a model in use and in training.
+"""Watch a model in use and in training.
 
 Holds: ``guard`` (a model that says with every answer how far outside its calibration rows the question was) and what
 it counts; ``FarFieldMonitor``, ``IsometryMonitor``, ``TangentMonitor`` (where a model in training is heading), and

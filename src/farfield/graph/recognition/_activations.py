@@ -55,7 +55,7 @@ def _gate(view: View, gate: Node, x: str, scale: float) -> tuple[str, dict[str, 
     if close(scale, 1 / 6):
         ramp = _shifted_ramp(view, gate.name)
         return ("hardswish", {}) if ramp is not None and view.same(ramp, x) else None
-    if not close(scale, 0.5) or gate.op != "add" or not close(view.number(gate, 1, "other"), 1.0):
+    if not close(scale, 0.5) or gate.op != "add" or view.number(gate, 1, "other") != 1:
         return None
     inner = view.at(gate.inputs[0])
     if inner is None or gate.attributes["alpha"] != 1:
@@ -91,7 +91,7 @@ def _is_gelu_polynomial(view: View, name: str, x: str) -> bool:
         and total.op == "add"
         and total.inputs[0] is not None
         and total.attributes["alpha"] == 1
-        and close(view.number(total, 1, "other"), 1.0)
+        and view.number(total, 1, "other") == 1
         and _power(view, total.inputs[0], x) == 2
     )
 
@@ -124,7 +124,7 @@ def _shifted_ramp(view: View, name: str) -> str | None:
     if bounds is None or [node.attributes.get(b) for b in bounds] != [0, 6]:
         return None
     moved = view.at(node.inputs[0])
-    if moved is None or moved.op != "add" or not close(view.number(moved, 1, "other"), 3.0):
+    if moved is None or moved.op != "add" or view.number(moved, 1, "other") != 3:
         return None
     return moved.inputs[0] if moved.attributes["alpha"] == 1 else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from farfield.graph._node import Node
-from farfield.graph.recognition._view import View, close, is_float
+from farfield.graph.recognition._view import View, is_float
 
 __all__ = ["match_log", "match_sigmoid", "match_softmax", "match_softplus"]
 
@@ -38,7 +38,7 @@ def match_softmax(view: View, node: Node) -> Node | None:
 def _one_plus(view: View, name: str | None, op: str) -> Node | None:
     """The node of this operator that a value exceeds by one."""
     node = view.at(name)
-    if node is None or node.op != "add" or not close(view.number(node, 1, "other"), 1.0):
+    if node is None or node.op != "add" or view.number(node, 1, "other") != 1:
         return None
     inner = view.at(node.inputs[0])
     plain = (
@@ -85,7 +85,9 @@ def match_log(view: View, node: Node) -> Node | None:
 
 
 def match_softplus(view: View, node: Node) -> Node | None:
-    """``ln(1 + e^x)``, which torch's own operator equals once its threshold is out of the way."""
+    """``ln(1 + e^x)``, also with a threshold by hand; torch's own operator equals it without one."""
+    if node.op == "where":
+        return _with_threshold(view, node)
     if node.op == "log1p":
         raised = view.at(node.inputs[0])
         exponent = raised.operands[0] if raised is not None and raised.op == "exp" else None
@@ -101,6 +103,29 @@ def match_softplus(view: View, node: Node) -> Node | None:
         inputs=(exponent,),
         attributes={"beta": 1, "threshold": float("inf"), "recognised": True},
     )
+
+
+def _with_threshold(view: View, node: Node) -> Node | None:
+    """``where(x > t, x, softplus(x))``: the way torch.onnx writes its threshold."""
+    if None in node.inputs or not is_float(node.dtype):
+        return None
+    condition, x, other = node.operands
+    test, bent = view.at(condition), view.at(other)
+    if test is None or bent is None or test.op != "gt" or bent.op != "softplus":
+        return None
+    threshold = view.number(test, 1, "other")
+    fits = (
+        threshold is not None
+        and bent.attributes["beta"] == 1
+        and 0 <= threshold <= bent.attributes["threshold"]
+        and view.same(test.inputs[0], x)
+        and view.same(bent.operands[0], x)
+        and view.node(x).shape == bent.shape == node.shape
+    )
+    if not fits:
+        return None
+    attributes = {"beta": 1, "threshold": threshold, "recognised": True}
+    return replace(node, op="softplus", inputs=(x,), attributes=attributes)
 
 
 def _exponent(view: View, name: str | None) -> str | None:

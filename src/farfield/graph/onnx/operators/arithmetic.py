@@ -37,8 +37,12 @@ def _binary(
     dtype: torch.dtype | None = None,
     *,
     number: bool = False,
+    commutes: bool = False,
 ) -> OnnxFunction:
-    """A function of two tensors; with ``number`` its second may be a Python number, as people write them."""
+    """A function of two tensors; with ``number`` its second may be a Python number, as people write them.
+
+    Where it ``commutes``, a constant of one entry stands second, wherever the file has it.
+    """
 
     def run(a: Arguments) -> Any:
         known = a.vectors() if sizes is not None else None
@@ -46,16 +50,41 @@ def _binary(
             found = _vectors(sizes, known, dtype)
             if found is not None:
                 return found
-        x, literal = a.tensor(0), a.literals[1]
+        first, second = (1, 0) if commutes and _single(a, 0) and not _single(a, 1) else (0, 1)
+        x, literal = a.tensor(first), a.literals[second]
         if number and literal is not None and literal.ndim == 0 and x.is_floating_point():
             return real(x, float(literal))
-        return real(x, a.tensor(1))
+        return real(x, a.tensor(second))
 
     return run
 
 
+def _single(a: Arguments, index: int) -> bool:
+    """Whether an input is a constant of one entry."""
+    literal = a.literals[index]
+    return literal is not None and literal.size == 1
+
+
 def _div(x: Tensor, y: Any) -> Tensor:
     return x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
+
+
+_DIVIDED = _binary(_div, lambda x, y: _quotient(x, y), number=True)
+
+
+def _divided(a: Arguments) -> Any:
+    """A quotient; 1/x as a reciprocal, which is what torch makes of it and what norms by hand are found by."""
+    literal = a.literals[0]
+    if (
+        literal is not None
+        and literal.size == 1
+        and literal.dtype.kind == "f"
+        and literal.reshape(-1)[0] == 1
+    ):
+        x = a.tensor(1)
+        if literal.ndim <= x.ndim and x.is_floating_point():
+            return torch.reciprocal(x)
+    return _DIVIDED(a)
 
 
 def _quotient(x: Any, y: Any) -> Any:
@@ -73,10 +102,10 @@ def _choose(test: Any, x: Any, y: Any) -> Any:
     return x if test else y
 
 
-onnx_operator("Add")(_binary(torch.add, lambda x, y: x + y, number=True))
+onnx_operator("Add")(_binary(torch.add, lambda x, y: x + y, number=True, commutes=True))
 onnx_operator("Sub")(_binary(torch.sub, lambda x, y: x - y, number=True))
-onnx_operator("Mul")(_binary(torch.mul, lambda x, y: x * y, number=True))
-onnx_operator("Div")(_binary(_div, _quotient, number=True))
+onnx_operator("Mul")(_binary(torch.mul, lambda x, y: x * y, number=True, commutes=True))
+onnx_operator("Div")(_divided)
 onnx_operator("And")(_binary(torch.logical_and))
 onnx_operator("Or")(_binary(torch.logical_or))
 onnx_operator("Xor")(_binary(torch.logical_xor))
