@@ -768,3 +768,14 @@ def test_the_inputs_given_to_certify_serve_to_verify() -> None:
     plain = model.net
     rows = torch.randn(7, 2, dtype=DOUBLE)
     assert verify_certificate(plain, certify(plain, rows, time_budget=Budget(steps=10)), rows)
+
+
+def test_a_model_of_token_ids_alone_has_a_certificate() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 4), nn.LayerNorm(4), nn.Flatten(), nn.Linear(12, 1)).eval()
+    ids = torch.randint(0, 10, (2, 3))
+    certificate = certify(model, ids, time_budget=Budget(steps=5))
+    assert verify_certificate(model, certificate, ids)
+    with torch.no_grad():
+        values = model(torch.randint(0, 10, (500, 3)))
+    assert bool((values >= certificate.lower).all() and (values <= certificate.upper).all())

@@ -327,7 +327,7 @@ class _Search:
             eye = torch.eye(self.size, dtype=torch.float64)
             directions = torch.cat([eye, -eye, directions])
         radii = torch.logspace(-3, 9, MAGNITUDES, dtype=torch.float64)
-        spread = (radii[:, None, None] * directions).reshape(-1, self.size)
+        spread = (radii[:, None, None] * directions).flatten(0, 1)
         return self.region.project(torch.cat([base, spread]))
 
     def _directions(self, count: int) -> Tensor:
