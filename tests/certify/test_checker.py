@@ -20,7 +20,7 @@ from certify.cell_oracle import DOUBLE, random_net, samples
 from certify.forgeries import Adaptive, Plain, accepted, altered, cases, forgery, inputs, unbounded
 from farfield import Budget
 from farfield.certify import CertificateError, certify, model_hash, verify_certificate
-from farfield.certify.checker import check_program, proof_reader, uncheckable
+from farfield.certify.checker import _cells, check_program, proof_reader, uncheckable
 from farfield.certify.checker._cells import CellsCheck, read_tree
 from farfield.certify.checker._curves import curve
 from farfield.certify.checker._dual import DualCheck
@@ -539,6 +539,36 @@ def test_a_line_that_does_not_hold_is_refused() -> None:
     assert relu.true_form(-1.0, 1.0, 0.0) is None
 
 
+class _QuadraticForm(DualCheck):
+    """The joint part alone, over a box."""
+
+    def __init__(self, reach: np.ndarray) -> None:
+        self.size, self.reach_ = len(reach), reach
+
+    def _largest(self) -> np.ndarray:
+        return self.reach_
+
+    def _price(self, extra: np.ndarray) -> float:
+        return float((extra * self.reach_**2).sum()) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("smallest", [1e-2, 1e-4, 1e-5])
+def test_large_weights_cost_a_joint_bound_little(smallest: float) -> None:
+    """Multipliers of trained networks: a large diagonal, and a maximum where next to nothing of it is felt."""
+    rng = np.random.default_rng(0)
+    turned = np.linalg.qr(rng.standard_normal((260, 260)))[0]
+    inner = (turned * np.geomspace(smallest, 1e4, 260)) @ turned.T
+    inner = (inner + inner.T) / 2
+    best = turned[:, :10] @ rng.uniform(-30, 30, 10)
+    line = inner @ best
+    matrix = np.block([[np.array([[-3.0]]), line[None]], [line[:, None], inner]])
+    top = float(best @ line) + 3.0
+    reach = np.concatenate([[1.0], np.full(260, 11.0)])
+    assert np.abs(best).max() < 11.0
+    bound = _QuadraticForm(reach)._joint(MidRad.exact(matrix))
+    assert top - 1e-7 < bound < top * 1.01
+
+
 def test_positive_semidefinite_is_no_easier_than_it_is() -> None:
     generator = np.random.default_rng(0)
     for size in (2, 5, 30):
@@ -626,6 +656,22 @@ def test_cells_that_come_late_count_where_an_early_one_exceeds_the_claim() -> No
     proof = {"matrix": np.eye(2).tolist(), "shift": [0.0, 0.0], "trees": ["0x" + first, "0x.", "x", "."]}
     claim = sign * far - 0.75e-9
     assert check.check(proof, claim + 0.5e-9) > claim + 0.1
+
+
+def test_the_checkers_work_grows_with_the_list_of_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its form is coarser than the search's: a long list needs more than a fixed amount of further cells."""
+    torch.manual_seed(4)
+    model = nn.Sequential(
+        nn.Linear(3, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1)
+    ).double()
+    certificate = certify(model, torch.zeros(1, 3, dtype=DOUBLE), time_budget=Budget(steps=60))
+    proof = certificate.proofs[0]
+    assert proof["kind"] == "cells"
+    read = proof_reader(_program(model, 1, 3), certificate.output, certificate.domain)
+    monkeypatch.setattr(_cells, "WORK", 0.0)
+    assert read(proof) <= proof["bound"]
+    monkeypatch.setattr(_cells, "FURTHER", 0)
+    assert read(proof) > proof["bound"]
 
 
 def test_trees_that_do_not_cover_are_refused() -> None:

@@ -74,12 +74,12 @@ class Settings:
     certify: bool = True
 
 
-def examine_seed(seed: int, settings: Settings = Settings()) -> Outcome:  # noqa: B008
+def examine_seed(seed: int, settings: Settings = Settings()) -> Outcome:
     """Draw a program and examine it."""
     return examine(random_plan(seed).write(), seed, settings)
 
 
-def examine(source: Source, seed: int, settings: Settings = Settings()) -> Outcome:  # noqa: B008
+def examine(source: Source, seed: int, settings: Settings = Settings()) -> Outcome:
     """Everything farfield says about a program, against construction and evaluation."""
     outcome = Outcome(seed, source.bounded)
     with warnings.catch_warnings():

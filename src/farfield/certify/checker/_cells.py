@@ -7,7 +7,8 @@ and products of intervals, divided differences of activations and of 1/√q. So 
 Before the first norm values are multiplied by t: an activation is t·σ(z/t) there.
 
 A cell whose bound exceeds the claim is halved along the axis to which most of the excess belongs, those with the
-largest bounds first, until none is left or ``WORK`` is spent; then the largest bound is the answer, claim or not.
+largest bounds first, until none is left or the work is spent: ``WORK``, or that of ``FURTHER`` cells for each one
+that is listed, whichever is more. Then the largest bound is the answer, claim or not.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ LETTERS = "0123456789abcdefghijklmnopqrstuvw"
 NARROWEST = 2.0**-48
 """Cells narrower than this are not halved."""
 WORK = 2e9
-"""Operations that may be spent on cells beyond those a proof lists."""
+"""Operations that may be spent on cells beyond those a proof lists, however few it lists."""
+FURTHER = 16
+"""Cells that may be looked at for each one listed: a mean-value form needs smaller cells than the search."""
 
 
 @dataclass(frozen=True)
@@ -370,6 +373,7 @@ class CellsCheck:
     def _halved(self, matrix: Array, shift: Array, place: Array, width: Array, line: float) -> float:
         """The largest bound over these cells, halved as long as they exceed the line and there is work left."""
         worst, spent, more = -math.inf, 0.0, 0
+        work = max(WORK, FURTHER * self.cost * len(place))
         inherited = np.full(len(place), math.inf)
         pool: list[Array] = [
             np.zeros((0, self.size)),
@@ -396,7 +400,7 @@ class CellsCheck:
                 pool = [np.concatenate([old, n[~done]]) for old, n in zip(pool, new, strict=True)]
                 spent += more * self.cost * len(top)
             more, line = 1, max(line, worst)
-            if not (pool[2] > line).any() or spent > WORK:
+            if not (pool[2] > line).any() or spent > work:
                 return max(worst, float(pool[2].max(initial=-math.inf)))
             order = np.argsort(-pool[2], kind="stable")
             chosen, rest = order[: max(1, self.batch // 2)], order[max(1, self.batch // 2) :]

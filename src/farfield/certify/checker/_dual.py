@@ -44,6 +44,8 @@ POINTS = 8192
 """Cells of the grid on which a smooth curve's maximum is bounded."""
 LIFTS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Shares of M's diagonal that are tried as D."""
+ROOMS = (1e-13, 1e-11, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+"""Shares of the bound that are tried as what the factorisation's own rounding may cost."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +283,7 @@ class DualCheck:
         open_ = float(reach @ (loose @ reach)) * (1 + 1e-12)
         # A variable may stand on no diagonal at all: D has a share of M's size for it as well.
         diagonal = np.abs(np.diagonal(lowered)) + 1e-3 * np.abs(lowered[0, 0]) / np.maximum(reach, TINY) ** 2
+        best = math.inf
         for lift in LIFTS:
             extra = (lift + 4 * U * (self.size + 2) ** 2) * (diagonal + TINY)
             extra[0] = 0.0
@@ -290,14 +293,19 @@ class DualCheck:
                 peak = float(line @ np.linalg.solve(inner, line)) if self.size > 1 else 0.0
             except np.linalg.LinAlgError:
                 continue
-            top = peak - corner
             price = self._price(extra)
-            for spare in (1e-13, 1e-11, 1e-9, 1e-7):
+            for spare in ROOMS:
                 room = spare * (abs(peak) + abs(corner) + price) + TINY
                 raised[0, 0] = peak + room + 4 * U * (self.size + 2) ** 2 * (abs(peak) + abs(corner))
-                if math.isfinite(top) and positive_semidefinite(raised):
-                    gamma_ = float(raised[0, 0]) - corner
-                    return (gamma_ + price + open_) + 8 * U * (abs(gamma_) + abs(corner) + price + open_)
+                gamma_ = float(raised[0, 0]) - corner
+                made = (gamma_ + price + open_) + 8 * U * (abs(gamma_) + abs(corner) + price + open_)
+                if not made < best:
+                    break
+                if positive_semidefinite(raised):
+                    best = made
+                    break
+        if best < math.inf:
+            return best
         raise CertificateError(
             "These multipliers bound nothing: the joint part's quadratic form is not positive."
         )

@@ -14,8 +14,12 @@ from farfield.certify.dual._problem import Problem
 
 __all__ = ["initial_multipliers", "optimise"]
 
-ROUNDS = ((0.08, 0.2, False), (0.16, 0.15, False), (0.25, 0.1, False), (0.55, 0.1, True), (1.0, 0.1, True))
-"""(share of the budget at its end, learning rate, with pairwise products) of each round."""
+ROUNDS = ((0.3, 0.3, False), (1.0, 0.03, True))
+"""(share of the budget at its end, learning rate, with pairwise products) of each round.
+
+Long strides first, then one long round of small ones with products: in deep tails, each round that begins again at a
+tenth loses for a hundred steps what the one before had found.
+"""
 BENDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights tried for the first guess."""
 PRODUCT_STEP = 0.1
@@ -127,8 +131,9 @@ def _round(
     kept = start
     units = _units(dual, start)
     dual.weigh(start)
-    raw = {k: _raw(k, v, units[k]).requires_grad_(k != "n" or products) for k, v in start.items()}
-    optimiser = torch.optim.Adam([v for v in raw.values() if v.requires_grad], lr=rate)
+    still = {} if products else {"n": start["n"]}
+    raw = {k: _raw(k, v, units[k]).requires_grad_() for k, v in start.items() if k not in still}
+    optimiser = torch.optim.Adam(list(raw.values()), lr=rate)
     begin = 1.0 - clock.left
     while (used := 1.0 - clock.left) < until - 1e-12:
         clock.spend()
@@ -136,8 +141,9 @@ def _round(
         for group in optimiser.param_groups:
             group["lr"] = rate * (0.5 * (1 + math.cos(math.pi * share)) + 0.01)
         optimiser.zero_grad()
-        current = {k: torch.exp(v) if _positive(k) else v * units[k] for k, v in raw.items()}
-        current["n"] = (current["n"] + current["n"].T) / 2
+        current = still | {k: torch.exp(v) if _positive(k) else v * units[k] for k, v in raw.items()}
+        if products:
+            current["n"] = (current["n"] + current["n"].T) / 2
         try:
             total, moved = dual.value(current, current["room"])
         except ArithmeticError:

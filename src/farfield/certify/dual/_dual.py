@@ -152,7 +152,6 @@ class Dual:
         if not bool(n.any()):
             return half + half.T
         # −VᵀNV with rows of V spelled out: the cone's, and a·(unit vector) + b·(row of F).
-        columns = _indices(slice(0, size))
         pulled = torch.zeros(n.shape[0], size, dtype=torch.float64)  # N V
         pulled += n[:, 1 : self.heads] @ problem.cone
         begin = self.heads
@@ -161,7 +160,8 @@ class Dual:
             curve = problem.curves[i]
             assert curve.columns is not None
             pulled[:, curve.columns] += a * piece
-            pulled[:, self.supports[i]] += b * (piece @ self.compact[i])
+            if b:
+                pulled[:, self.supports[i]] += b * (piece @ self.compact[i])
             begin += c.numel()
         half -= 0.5 * (problem.cone.T @ pulled[1 : self.heads])
         begin = self.heads
@@ -169,8 +169,9 @@ class Dual:
             piece = pulled[begin : begin + c.numel()]
             curve = problem.curves[i]
             assert curve.columns is not None
-            half[_indices(curve.columns)[:, None], columns] -= 0.5 * a * piece
-            half[self.supports[i][:, None], columns] -= 0.5 * b * (self.compact[i].T @ piece)
+            half[curve.columns] -= 0.5 * a * piece
+            if b:
+                half[self.supports[i]] -= 0.5 * b * (self.compact[i].T @ piece)
             begin += c.numel()
         return half + half.T
 
