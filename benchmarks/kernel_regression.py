@@ -321,7 +321,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
             tuple(float(row["landmarks"]) for row in r["rows"] if row["method"] == how),
             tuple(row["relative_error"] for row in r["rows"] if row["method"] == how),
             style="line" if how == "greedy" else "dashed",
-            colour=k,
+            color=k,
         )
         for k, r in enumerate(results)
         for how in ("greedy", "uniform")

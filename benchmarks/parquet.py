@@ -166,7 +166,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     bare = tuple(float(np.mean(row["bare_rows_per_second"])) for row in results)
     panel = Panel(
         "One pass over Parquet files", "rows", "rows a second",
-        (Series("from Parquet", counts, ours), Series("bare products", counts, bare, style="dashed", colour=1)),
+        (Series("from Parquet", counts, ours), Series("bare products", counts, bare, style="dashed", color=1)),
         x_scale="log", y_range=(0.0, 1.3 * max(*ours, *bare)),
     )  # fmt: skip
     save_figure(Figure("", (panel,)), [path.with_suffix(".png"), path.with_suffix(".svg")])

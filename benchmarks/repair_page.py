@@ -83,7 +83,7 @@ def _draw_tables(lines: list[dict[str, Any]], folder: Path) -> None:
     """Far error against the error with a broken sensor, a point for each of the protections that people use."""
     found = {line["name"]: line for line in lines}
     series = tuple(
-        Series(words, (found[name]["broken"],), (found[name]["far"],), style="points", colour=k)
+        Series(words, (found[name]["broken"],), (found[name]["far"],), style="points", color=k)
         for k, (name, words) in enumerate(DRAWN.items())
     )
     panel = Panel("", "error with a broken sensor, in deviations", "far error, unrepaired = 1", series, "log")

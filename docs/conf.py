@@ -23,6 +23,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
     "as_written",
+    "atlas",
     "comparison",
     "completeness",
     "mathtext",

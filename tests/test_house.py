@@ -28,6 +28,7 @@ MODULE_OF = {
     "xgboost-cpu": "xgboost",
     "pillow": "PIL",
     "import-linter": "importlinter",
+    "pyyaml": "yaml",
     "pytest-timeout": "pytest_timeout",
     "pytest-xdist": "xdist",
     "myst-parser": "myst_parser",

@@ -51,6 +51,29 @@ class Comparison(SphinxDirective):
         return [table(["table", *models], rows, [16, *[12] * len(models)])]
 
 
+class EstimatorDefaults(SphinxDirective):
+    """``{estimator-defaults}``: the record of ``python -m benchmarks.estimators``."""
+
+    def run(self) -> list[nodes.Node]:
+        record = Path(self.env.srcdir) / "reproductions/learn/estimators.json"
+        self.env.note_dependency(str(record))
+        rows = []
+        for line in json.loads(record.read_text(encoding="utf-8"))["summary"]:
+            scores = [f"{line[k]:.3f} ± {line[f'{k}_spread']:.3f}" for k in ("stable", "mlp")]
+            seconds = [f"{line[f'{k}_seconds']:.2f}" for k in ("stable", "mlp")]
+            far = (
+                f"{line['coverage']:.0%}"
+                if "coverage" in line
+                else f"{line['ceiling']:.3f}, {line['largest_far']:.3f}"
+            )
+            rows.append([line["table"], str(line["trained_on"]), *scores, *seconds, far])
+        titles = [
+            "table", "rows", "stable", "mlp", "s, stable", "s, mlp", "within ±1.645 std; or ceiling, 1,000 × out",
+        ]  # fmt: skip
+        return [table(titles, rows, [16, 8, 16, 16, 10, 10, 20])]
+
+
 def setup(app):
     app.add_directive("comparison", Comparison)
+    app.add_directive("estimator-defaults", EstimatorDefaults)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

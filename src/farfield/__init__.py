@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from farfield.ntk import empirical_ntk as empirical_ntk
     from farfield.repair import repair as repair
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 _ROOMS = frozenset(["data", "gaussian", "geometry", "kernels", "monitor", "nn"])
 """Packages that are there as attributes, loaded when they are asked for."""

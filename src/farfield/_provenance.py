@@ -41,7 +41,7 @@ def _version(package: str) -> str | None:
 
 
 def provenance(settings: dict[str, JSON], *, seed: int | None = None) -> dict[str, JSON]:
-    """What an artefact embeds about itself: settings, seed, versions, commit, platform and date.
+    """What an artifact embeds about itself: settings, seed, versions, commit, platform and date.
 
     Examples
     --------

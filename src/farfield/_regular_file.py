@@ -55,7 +55,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 def _check(mode: int, shown: str | bytes) -> None:
     if not stat.S_ISREG(mode):
         kind = next((words for test, words in _KINDS if test(mode)), "something else")
-        raise UnsafeFileError(f"{shown!r} is {kind}, not a regular file. It is not read.")
+        raise UnsafeFileError(f"{shown!r} is {kind}, not a regular file, so farfield does not read it.")
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
@@ -64,7 +64,7 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise UnsafeFileError(
-                f"{os.fspath(path)!r} has {size:,} bytes; at most {limit:,} are read of such a file."
+                f"{os.fspath(path)!r} has {size:,} bytes; at most {limit:,} of such a file are read."
             )
         return file.read(limit)
 

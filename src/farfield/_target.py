@@ -202,7 +202,7 @@ def _own_error(target: str, error: Exception) -> ModelCodeError:
 def _transformers(folder: Path) -> Any:
     if not folder.is_dir():
         raise InvalidValueError(
-            f"hf: takes a local folder with config.json and weights; {str(folder)!r} is none."
+            f"hf: takes a local folder with config.json and weights; there is no folder {str(folder)!r}."
         )
     try:
         import transformers

@@ -62,11 +62,11 @@ def _state_dict(path: Path, file: BinaryIO) -> dict[str, Tensor]:
         except Exception as error:
             if "TorchScript" in str(error):
                 raise CheckpointError(
-                    "It is a traced or scripted module (TorchScript), which nobody can look into. Save the "
+                    "It is a traced or scripted module (TorchScript), which farfield can't look into. Save the "
                     "state_dict() of the module it was made from, or export that module with torch.export or to ONNX."
                 ) from error
             raise CheckpointError(
-                "Not weights that can be read without running code (torch.load with weights_only=True): "
+                "It holds no weights that can be read without running code (torch.load with weights_only=True): "
                 f"{_details(error)} Save model.state_dict(), best as safetensors."
             ) from error
     for key in _NESTED:

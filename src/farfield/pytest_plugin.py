@@ -32,15 +32,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a marked test, take the model it returns, and assert that it is bounded."""
+    __tracebackhide__ = True
     marker = pyfuncitem.get_closest_marker("bounded")
     if marker is None:
         return None
+    import pytest
+
     names = pyfuncitem._fixtureinfo.argnames
     returned = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
     model, inputs = returned if isinstance(returned, tuple) else (returned, None)
     if model is None:
-        raise AssertionError(
-            "A test marked 'bounded' returns the model to prove bounded; this one returned None."
+        pytest.fail(
+            "A test marked 'bounded' must return the model to prove bounded; this one returned None.",
+            pytrace=False,
         )
 
     from farfield.audit import assert_bounded
@@ -48,18 +52,23 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     file = isinstance(model, str | os.PathLike)  # which knows its own inputs
     if inputs is None:
         inputs = () if file and marker.kwargs.get("input") is None else _examples(marker.kwargs.get("input"))
-    assert_bounded(
-        model if file else model.eval(), inputs, allow_unknown=bool(marker.kwargs.get("allow_unknown", False))
-    )
+    allow_unknown = bool(marker.kwargs.get("allow_unknown", False))
+    try:
+        assert_bounded(model if file else model.eval(), inputs, allow_unknown=allow_unknown)
+    except AssertionError as error:
+        # No frame of the test is left on the stack: the message says everything.
+        pytest.fail(str(error), pytrace=False)
     return True
 
 
 def _examples(shapes: Any) -> tuple[Any, ...]:
+    import pytest
     import torch
 
     if shapes is None:
-        raise AssertionError(
-            "Say what the model takes: @pytest.mark.bounded(input=(1, 8)), or return (model, inputs)."
+        pytest.fail(
+            "Say what the model takes: @pytest.mark.bounded(input=(1, 8)), or return (model, inputs).",
+            pytrace=False,
         )
     several = shapes if shapes and not isinstance(shapes[0], int) else [shapes]
     return tuple(torch.zeros(tuple(shape)) for shape in several)

@@ -82,7 +82,8 @@ def test_assert_bounded_says_where_and_what_to_do():
     with pytest.raises(AssertionError) as caught:
         assert_bounded(mlp(), torch.zeros(1, 6))
     text = str(caught.value)
-    assert "escape path" in text and "would bound it" in text and "FF001" in text
+    assert text.startswith("The model is not proved bounded.")
+    assert "Escape path" in text and "nn.LayerNorm(16)" in text and "FF001" in text
 
 
 def test_assert_bounded_does_not_let_the_unknown_pass_unless_told_to():
@@ -127,6 +128,28 @@ def test_the_pytest_marker(pytester):
     result = pytester.runpytest_subprocess(*plugin, "-q", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["*UNBOUNDED*", "*returned None*"])
+    # Only what concerns the user: none of farfield's own frames.
+    result.stdout.no_fnmatch_line("*pytest_plugin.py*")
+    result.stdout.no_fnmatch_line("*_assert.py*")
+
+
+def test_assert_bounded_hides_its_own_frame(pytester):
+    pytester.makepyfile(
+        """
+        import torch
+        from torch import nn
+        from farfield.audit import assert_bounded
+
+        def test_bad():
+            assert_bounded(nn.Linear(4, 1), torch.zeros(1, 4))
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [">*assert_bounded(nn.Linear(4, 1), torch.zeros(1, 4))", "*not proved bounded*"]
+    )
+    result.stdout.no_fnmatch_line("*_assert.py*")
 
 
 def test_one_tensor_given_for_two_inputs_does_not_make_them_one():

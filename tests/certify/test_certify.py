@@ -169,3 +169,23 @@ def test_gradients_that_the_caller_switched_off_are_switched_on():
         found = ff.certify(model, x, time_budget=ff.Budget(steps=50))
         assert not torch.is_grad_enabled()
     assert torch.equal(found.lower, plain.lower) and torch.equal(found.upper, plain.upper)
+
+
+def test_loose_bounds_say_what_would_make_them_tighter():
+    """The rule is measured: a norm at the last hidden layer is bounded much more tightly than one at the first."""
+
+    def deep(place):
+        torch.manual_seed(0)
+        layers, width = [], 6
+        for i in range(3):
+            layers += [nn.Linear(width, 24), *([nn.LayerNorm(24)] if i == place else []), nn.ReLU()]
+            width = 24
+        return nn.Sequential(*layers, nn.Linear(24, 1)).double().eval()
+
+    first, last = (ff.certify(deep(k), zeros(6), time_budget=ff.Budget(steps=40)) for k in (0, 2))
+    assert float(last.tightness) < float(first.tightness)
+    assert "3 layers of activations lie behind the last norm" in first.advice[0]
+    assert f"Tighter: {first.advice[0]}" in str(first)
+    assert all("behind the last norm" not in text for text in last.advice)
+    assert Certificate.from_dict(first.to_dict()).advice == first.advice
+    assert ff.certify(model(1), zeros(1), time_budget=ff.Budget(steps=600)).advice == ()

@@ -94,7 +94,7 @@ def test_certify_writes_everything_and_keeps_stdout_clean(folder, certified):
 
 def test_certify_prints_for_a_person_and_exits_1_where_a_bound_is_missing(folder, certified):
     code, out, _ = run("certify", "standin_models:net", "--input", "1x8")
-    assert code == 0 and "BOUNDED" in out and "not correct" in out
+    assert code == 0 and "BOUNDED" in out and "not a claim of accuracy" in out
     code, out, _ = run("certify", "standin_models:net", "--input", "1x8", "--output", "open")
     assert code == 1 and "NOT PROVED BOUNDED" in out
     assert certified[1]["output"] == "open" and certified[0]["seconds"] == 60.0

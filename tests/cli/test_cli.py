@@ -1,10 +1,15 @@
 """The command line as a person or a script meets it: data on stdout, talk on stderr, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def farfield(*words, cwd=None):
@@ -56,8 +61,27 @@ def test_unknown_command_and_option_exit_2():
 def test_env_names_versions_and_missing_extras():
     facts = json.loads(farfield("env", "--json").stdout)
     assert facts["torch"] and facts["farfield"]
-    assert set(facts["extras"]) >= {"plot", "sklearn", "ray"}
-    assert "torch" in farfield("env").stdout
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {
+        name: {re.split("[<>=]", need)[0] for need in needs}
+        for name, needs in project["optional-dependencies"].items()
+        if name not in ("dev", "docs")
+    }
+    assert {name: set(packages) for name, packages in facts["extras"].items()} == extras
+    text = farfield("env").stdout
+    for name, packages in facts["extras"].items():
+        # What it adds, in words; and how to get it, quoted for shells that take brackets for a pattern.
+        assert re.search(rf"^\[{name}\] +\S+.* \S+", text, re.MULTILINE)
+        assert (f"pip install 'farfield[{name}]'" in text) == (not all(packages.values()))
+
+
+def test_descriptions_are_whole():
+    for words in ((), ("data",), ("lnnet",)):
+        commands = farfield(*words, "--help").stdout.partition("Commands:")[2]
+        assert commands.strip() and "..." not in commands and "…" not in commands
+        assert all(
+            entry.rstrip().endswith(".") for entry in re.split(r"\n  (?=\S)", commands) if entry.strip()
+        )
 
 
 def test_version():

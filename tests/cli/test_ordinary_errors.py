@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -104,8 +107,6 @@ def test_exit_two_and_one_line(place, name):
     assert done.returncode == 2, (done.returncode, done.stderr[-1500:])
     lines = done.stderr.strip().splitlines()
     assert lines[-1].startswith("error: ") and len(lines) == 1, done.stderr
-    import re
-
     assert re.search(message, lines[-1]), lines[-1]
     assert "bug" not in done.stderr and done.stdout == ""
 
@@ -180,3 +181,78 @@ def test_an_interrupt_says_what_is_kept(place):
         _, talk = running.communicate(timeout=100)
     assert running.returncode == 130
     assert "1 rows are in out/audits.jsonl" in talk and "run the same command again" in talk
+
+
+FLAGS = {
+    "a share above one": (["repair", "own:line", "--data", "rows.npy", "--keep", "1.5"], "--keep is a share"),
+    "an unknown place": (["repair", "own:line", "--data", "rows.npy", "--at", "no"], "--at names .*: weight$"),
+    "data and an input": (["audit", "own:line", "--data", "rows.npy", "--input", "1x2"], "leave --input out"),
+    "a tensor too many": (["audit", "own:line", "--input", "1x2", "--input", "1x2"], "(?!.*example_inputs)"),
+    "no worker": (["audit-all", ".", "--out", "out", "--workers", "0"], "--workers 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_errors_name_the_flag(place, name):
+    words, message = FLAGS[name]
+    np.save(place / "rows.npy", np.random.default_rng(0).normal(size=(40, 2)))
+    with (place / "own.py").open("a") as file:
+        file.write("\ndef line():\n    m = nn.Sequential()\n    m.weight = nn.Linear(2, 1)\n    return m\n")
+    done = run(place, *words)
+    assert done.returncode == 2, (done.returncode, done.stderr[-1500:])
+    assert re.search(message, done.stderr.strip().splitlines()[-1].replace(".", "")), done.stderr
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pt2", ".safetensors"])
+def test_a_disk_that_fills_up_while_a_model_is_written(place, suffix):
+    np.save(place / "rows.npy", np.random.default_rng(0).normal(size=(40, 2)))
+    with (place / "own.py").open("a") as file:
+        file.write("\ndef line():\n    return nn.Linear(2, 1)\n")
+    limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))}
+    done = run(place, "repair", "own:line", "--data", "rows.npy", "--out", f"fixed{suffix}", **limit)
+    assert done.returncode == 2, (done.returncode, done.stderr[-1500:])
+    assert "bug" not in done.stderr and done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_unknown_says_that_it_exits_zero(place):
+    with (place / "own.py").open("a") as file:
+        file.write(
+            "\nclass Odd(nn.Module):\n    def forward(self, x):\n"
+            "        return torch.special.bessel_j0(x).cumprod(-1)\n"
+        )
+    done = run(place, "audit", "own:Odd", "--input", "1x2")
+    assert done.returncode == 0 and "--fail-on unknown" in done.stderr
+    done = run(place, "audit", "own:Odd", "--input", "1x2", "--fail-on", "unknown")
+    assert done.returncode == 1 and "exit code" not in done.stderr
+
+
+def test_random_weights_are_named_as_such(place):
+    """A certificate of weights that nobody has any more can't be checked: both commands say why."""
+    done = run(place, "certify", "own:good", "--input", "1x2", "--time", "1", "--out", "cert.json")
+    assert done.returncode == 0 and "random weights each time" in done.stderr
+    done = run(place, "verify", "cert.json", "own:good")
+    assert done.returncode == 1 and "random weights each time" in done.stdout and "--weights" in done.stdout
+    done = run(place, "certify", "good.pt2", "--time", "1", "--out", "file.json")
+    assert "random" not in done.stderr
+    assert "  farfield verify file.json good.pt2" in done.stdout
+    done = run(place, "verify", "cert.json", "good.pt2")
+    assert done.returncode == 1 and "random" not in done.stdout
+
+
+def test_the_suggested_command_works(place):
+    np.save(place / "rows.npy", np.random.default_rng(0).normal(size=(40, 2)))
+    with (place / "own.py").open("a") as file:
+        file.write(
+            "\ndef net(width=3):\n    return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 1))\n"
+        )
+    torch.save(
+        nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 1)).state_dict(), place / "my weights.pt"
+    )
+    chosen = ("--weights", "my weights.pt", "--arg", "width=5", "--data", "rows.npy")
+    done = run(place, "audit", "own:net", *chosen)
+    assert done.returncode == 1 and "At 10 standard deviations" in " ".join(done.stdout.split()), done.stderr
+    (command,) = (line.strip() for line in done.stdout.splitlines() if "farfield repair" in line)
+    done = run(place, *shlex.split(command)[1:])
+    assert done.returncode == 0, done.stderr
+    (command,) = (line for line in done.stdout.splitlines() if "farfield certify" in line)
+    assert (place / shlex.split(command)[3]).is_file()

@@ -48,7 +48,7 @@ def test_every_dataset_loads_as_the_catalogue_says(name):
     missing = {"california": 207}.get(name, 0)
     assert total == data.info(name).rows - missing
     assert len(d.features) == (d.train.x.shape[1] if d.features != ("pixels",) else 1)
-    assert d.licence and d.citation and d.split
+    assert d.license and d.citation and d.split
     assert np.isfinite(d.train.x).all() and np.isfinite(d.train.y).all()
     again, other = data.load(name, seed=3), data.load(name, seed=4)
     assert np.array_equal(d.train.x, again.train.x) and np.array_equal(d.train.y, again.train.y)
@@ -234,7 +234,7 @@ def test_faces_are_unpacked_when_asked_for(packed):
 def test_weights_are_in_the_catalogue_and_are_no_dataset(nowhere):
     assert set(data.weight_names()).isdisjoint(data.dataset_names())
     for name in data.weight_names():
-        assert data.info(name).licence and data.info(name).citation and not data.is_here(name)
+        assert data.info(name).license and data.info(name).citation and not data.is_here(name)
     with pytest.raises(DataError, match="farfield data fetch mobilenet_v2"):
         data.weights_file("mobilenet_v2")
     with pytest.raises(UnknownNameError, match="dataset"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from farfield.audit import audit
 from farfield.graph import capture, differs
-from farfield.growth import Status, analyse
+from farfield.growth import Status, analyze
 
 
 class Two(nn.Module):
@@ -172,7 +172,7 @@ def test_a_frozen_branch_is_never_bounded(kind):
     for inputs in (x, x[:1]):
         result = audit(model, (inputs,), rays=0)
         assert result.verdict is not Status.BOUNDED, inputs.shape
-        assert analyse(model, inputs).status is result.verdict
+        assert analyze(model, inputs).status is result.verdict
 
 
 def test_the_reason_names_the_input_and_both_values():

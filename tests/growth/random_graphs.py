@@ -27,7 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from farfield.graph import Program, capture
-from farfield.growth import GrowthReport, Status, Verdict, Witness, analyse
+from farfield.growth import GrowthReport, Status, Verdict, Witness, analyze
 from growth.oracles import RADII, horizon_violations, interval_violations, rate_violations
 
 WIDTHS = (3, 4, 6, 8)
@@ -305,7 +305,7 @@ def examine(seed: int) -> Outcome:
     """Draw a graph, ask for its verdict, and check everything that is claimed against evaluations."""
     model, examples = random_model(seed)
     program = capture(model, examples)
-    report = analyse(program, examples)
+    report = analyze(program, examples)
     exact = copy.deepcopy(model).to(torch.float64)
     generator = torch.Generator().manual_seed(seed + 1_000_000)
     extra = None

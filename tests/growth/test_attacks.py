@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from farfield.graph import capture
-from farfield.growth import Status, analyse, horizon, register_growth_rule
+from farfield.growth import Status, analyze, horizon, register_growth_rule
 from farfield.growth._analysis import analyse_growth
 from farfield.growth._extent import interval
 from farfield.growth._registry import unregister_growth_rule
@@ -20,7 +20,7 @@ from growth.oracles import Plain
 def verdict(function: Callable[..., Tensor], *inputs: Tensor) -> Status:
     """The verdict on a function of one batch of four features (or of the inputs given)."""
     given = inputs or (torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),)
-    return analyse(Plain(function), given).status
+    return analyze(Plain(function), given).status
 
 
 def proved(function: Callable[..., Tensor]) -> bool:
@@ -155,7 +155,7 @@ def test_growth_that_does_not_cancel_is_found(name: str) -> None:
 
 
 def test_a_slope_too_small_to_confirm_is_named() -> None:
-    report = analyse(Plain(lambda x: 1e-290 * x + 1e6), (torch.randn(3, 4),))
+    report = analyze(Plain(lambda x: 1e-290 * x + 1e6), (torch.randn(3, 4),))
     assert report.status is Status.UNKNOWN
     assert "too small" in str(report.verdicts[0].reason)
 
@@ -191,10 +191,10 @@ def test_the_rounding_of_a_long_running_sum_is_no_slope() -> None:
 
 def test_a_rule_registered_under_the_name_that_unknown_gives_has_an_effect() -> None:
     model, x = Plain(lambda x: torch.special.i0e(x)), (torch.randn(3, 4),)
-    reason = str(analyse(model, x).verdicts[0].reason)
+    reason = str(analyze(model, x).verdicts[0].reason)
     name = reason.split("register_growth_rule('")[1].split("'")[0]
     register_growth_rule(name, lambda site: interval(0.0, 1.0, *site.everything()))
     try:
-        assert analyse(model, x).status is Status.BOUNDED
+        assert analyze(model, x).status is Status.BOUNDED
     finally:
         unregister_growth_rule(name)

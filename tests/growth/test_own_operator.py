@@ -20,7 +20,7 @@ from farfield.graph import (
     register_operator,
     unregister_operator,
 )
-from farfield.growth import GrowthReport, Status, analyse, horizon
+from farfield.growth import GrowthReport, Status, analyze, horizon
 from growth.oracles import Plain
 
 MOVES = Facts(moves=True, linear=((0,),), monotone=(1,))
@@ -55,7 +55,7 @@ def register() -> Iterator[Callable[..., None]]:
 
 
 def report(function: Callable[[Tensor], Tensor]) -> GrowthReport:
-    return analyse(Plain(function), (torch.randn(4, 4, generator=torch.Generator().manual_seed(0)),))
+    return analyze(Plain(function), (torch.randn(4, 4, generator=torch.Generator().manual_seed(0)),))
 
 
 def test_without_facts_nothing_is_known(register: Callable[..., None]) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from farfield.errors import InvalidValueError
 from farfield.graph import capture
-from farfield.growth import Kind, Status, analyse
+from farfield.growth import Kind, Status, analyze
 from farfield.growth._analysis import analyse_growth
 from farfield.growth._paths import bounding_cut, escape_path, escape_paths, insertion_cut
 from farfield.growth._witness import find_witness
@@ -88,7 +88,7 @@ CASES: list[tuple[str, Callable[[], nn.Module], Status]] = [
 @pytest.mark.parametrize(("name", "make", "status"), CASES, ids=[name for name, _, _ in CASES])
 def test_status(name: str, make: Callable[[], nn.Module], status: Status) -> None:
     example = torch.zeros(2, 5, 6) if name in ("gru", "relu rnn") else X
-    report = analyse(make(), (example,), generator=generator())
+    report = analyze(make(), (example,), generator=generator())
     assert report.status is status, str(report)
     for verdict in report.verdicts:
         assert (verdict.witness is not None) == (verdict.status is Status.UNBOUNDED)
@@ -99,7 +99,7 @@ def test_status(name: str, make: Callable[[], nn.Module], status: Status) -> Non
 
 def test_witness_is_confirmed_by_the_module_itself() -> None:
     model = mlp()
-    witness = analyse(model, (X,), generator=generator()).witness
+    witness = analyze(model, (X,), generator=generator()).witness
     assert witness is not None
     assert witness.method == "jet"
     assert witness.evaluated == "module in float64"
@@ -126,7 +126,7 @@ def test_witness_is_confirmed_by_the_module_itself() -> None:
     ],
 )
 def test_rates_of_witnesses(function: Callable[[Tensor], Tensor], degree: float, logarithms: float) -> None:
-    witness = analyse(Plain(function), (X,), generator=generator()).witness
+    witness = analyze(Plain(function), (X,), generator=generator()).witness
     assert witness is not None
     assert (witness.degree, witness.logarithms) == (degree, logarithms)
 
@@ -137,13 +137,13 @@ def test_a_degree_that_cannot_be_represented_is_not_guessed() -> None:
             x = x * x + 1
         return x
 
-    report = analyse(Plain(function), (X,), generator=generator())
+    report = analyze(Plain(function), (X,), generator=generator())
     assert report.verdict().growth.degree == 512.0
     assert report.status is Status.UNKNOWN
 
 
 def test_exponential_growth_is_measured_and_says_so() -> None:
-    report = analyse(seeded(nn.Sequential(nn.Linear(6, 4), Plain(torch.exp))), (X,), generator=generator())
+    report = analyze(seeded(nn.Sequential(nn.Linear(6, 4), Plain(torch.exp))), (X,), generator=generator())
     assert report.status is Status.UNBOUNDED
     assert report.witness is not None
     assert report.witness.method == "measured"
@@ -157,7 +157,7 @@ def test_growth_in_a_thin_cone_is_climbed_to() -> None:
     def function(x: Tensor) -> Tensor:
         return torch.relu(x.amin(-1, keepdim=True))
 
-    report = analyse(Plain(function), (torch.zeros(2, 12),), generator=generator())
+    report = analyze(Plain(function), (torch.zeros(2, 12),), generator=generator())
     assert report.status is Status.UNBOUNDED
     assert report.witness is not None
     assert bool((report.witness.direction > 0).all())
@@ -190,11 +190,11 @@ def test_a_wrong_rate_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
         return type(jet)(jet.powers, 1.01 * jet.values, jet.errors, jet.floor), notes
 
     monkeypatch.setattr(_witness, "follow", lying)
-    assert analyse(mlp(), (X,), generator=generator()).status is Status.UNKNOWN
+    assert analyze(mlp(), (X,), generator=generator()).status is Status.UNKNOWN
 
 
 def test_escape_path_names_modules_and_bypassed_norms() -> None:
-    report = analyse(seeded(Residual(final=False)), (X,), generator=generator())
+    report = analyze(seeded(Residual(final=False)), (X,), generator=generator())
     path = report.verdict().paths[0]
     assert path.labels == ("x", "inp", "add", "out")
     assert path.bypassed == ("ln",)
@@ -205,7 +205,7 @@ def test_escape_path_names_modules_and_bypassed_norms() -> None:
 
 def test_late_action_escapes_alone() -> None:
     model = seeded(Critic(late=True))
-    report = analyse(model, (torch.zeros(2, 8), torch.zeros(2, 2)), generator=generator())
+    report = analyze(model, (torch.zeros(2, 8), torch.zeros(2, 2)), generator=generator())
     output = report.program.outputs[0]
     assert report.verdict(output, "state").status is Status.BOUNDED
     assert report.verdict(output, "action").status is Status.UNBOUNDED
@@ -213,12 +213,12 @@ def test_late_action_escapes_alone() -> None:
     assert path is not None
     assert path.labels == ("action", "cat", "q.0", "q.1", "q.2")
     assert escape_paths(report.analysis, output, "state") == ()
-    early = analyse(seeded(Critic(late=False)), (torch.zeros(2, 8), torch.zeros(2, 2)), generator=generator())
+    early = analyze(seeded(Critic(late=False)), (torch.zeros(2, 8), torch.zeros(2, 2)), generator=generator())
     assert early.status is Status.BOUNDED
 
 
 def test_the_norm_that_cuts_every_path_is_named() -> None:
-    report = analyse(seeded(Residual(final=True)), (X,), generator=generator())
+    report = analyze(seeded(Residual(final=True)), (X,), generator=generator())
     cut = report.verdict().cut
     assert cut is not None
     assert cut.labels == ("final",)
@@ -273,7 +273,7 @@ def test_gates_do_not_count_as_carriers() -> None:
 
 
 def test_one_tensor_given_for_two_inputs_is_two_inputs() -> None:
-    report = analyse(Plain(lambda a, b: a - b), (X, X), generator=generator())
+    report = analyze(Plain(lambda a, b: a - b), (X, X), generator=generator())
     assert report.status is Status.UNBOUNDED
 
 
@@ -286,7 +286,7 @@ def test_every_output_has_its_verdict() -> None:
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return self.mean(x), torch.sigmoid(self.scale(x))
 
-    report = analyse(seeded(Heads()), (X,), generator=generator())
+    report = analyze(seeded(Heads()), (X,), generator=generator())
     first, second = report.program.outputs
     assert report.verdict(first).status is Status.UNBOUNDED
     assert report.verdict(second).status is Status.BOUNDED
@@ -296,8 +296,8 @@ def test_every_output_has_its_verdict() -> None:
 
 
 def test_the_same_generator_gives_the_same_witness() -> None:
-    one = analyse(mlp(), (X,), generator=generator(3)).witness
-    two = analyse(mlp(), (X,), generator=generator(3)).witness
+    one = analyze(mlp(), (X,), generator=generator(3)).witness
+    two = analyze(mlp(), (X,), generator=generator(3)).witness
     assert one is not None
     assert two is not None
     assert torch.equal(one.direction, two.direction)

@@ -30,6 +30,10 @@ SMALL = {
 }
 
 
+FREE = {**SMALL, "output_range": None}
+"""No range is built in: what is known comes from certificates of the fitted weights."""
+
+
 def problem(n=120, d=3, outputs=None):
     """Inputs on scales a thousand apart, targets far from 0."""
     draw = np.random.default_rng(0)
@@ -71,7 +75,8 @@ def test_scikit_learns_own_checks(estimator, check):
 )
 def test_no_prediction_leaves_the_bound(settings):
     X, y = problem()
-    model = StableMLPRegressor(**SMALL, **settings).fit(X, y)
+    free = "certified_range" not in settings
+    model = StableMLPRegressor(**(FREE if free else SMALL), **settings).fit(X, y)
     low, high = model.output_range_
     assert np.isfinite([low, high]).all() and low <= y.min() < y.max() <= high
     predictions = model.predict(far(X))
@@ -87,10 +92,13 @@ def test_no_prediction_leaves_the_bound(settings):
 def test_without_a_norm_nothing_is_promised():
     X, y = problem()
     for norm in (None, "batch"):
-        model = StableMLPRegressor(**SMALL, norm=norm).fit(X, y)
+        model = StableMLPRegressor(**FREE, norm=norm).fit(X, y)
         assert model.output_range_.tolist() == [-np.inf, np.inf]
         report = model.far_field_report_
         assert report.verdict == "UNBOUNDED" and report.largest_slope[0] > 0
+        assert "no bound; targets were in" in str(report) and "inf" not in str(report)
+        slope = model.horizon(np.eye(3)[:1] * X.std(0)).slope.abs()
+        assert 0 < float(slope) < 1e3 * report.largest_slope[0]
         assert np.ptp(model.predict(far(X)[:-150])) > 1e7
         with pytest.raises(UnboundedError):
             model.certificates()
@@ -98,7 +106,7 @@ def test_without_a_norm_nothing_is_promised():
 
 def test_the_bound_is_about_the_fitted_weights():
     X, y = problem()
-    model = StableMLPRegressor(**SMALL).fit(X, y)
+    model = StableMLPRegressor(**FREE).fit(X, y)
     wide = model.output_range_
     for member in model.members_:  # twice the readout, without asking for the bound again
         member[-1].weight.data *= 1e4
@@ -108,7 +116,7 @@ def test_the_bound_is_about_the_fitted_weights():
 
 def test_more_time_never_widens_the_bound():
     X, y = problem()
-    model = StableMLPRegressor(**SMALL).fit(X, y)
+    model = StableMLPRegressor(**FREE).fit(X, y)
     before = model.output_range_
     model.certificates(time_budget=2.0)
     after = model.output_range_
@@ -126,7 +134,7 @@ def test_outputs_each_with_its_range():
         predictions <= model.output_range_[:, 1]
     ).all()
     assert len(model.far_field_report_.output_range) == 2
-    free = StableMLPRegressor(**SMALL).fit(X, y)
+    free = StableMLPRegressor(**FREE).fit(X, y)
     assert free.output_range_.shape == (2, 2)
     predictions = free.predict(far(X))
     assert (predictions >= free.output_range_[:, 0]).all() and (predictions <= free.output_range_[:, 1]).all()
@@ -136,8 +144,8 @@ def test_a_wide_range_costs_no_accuracy():
     X, y = problem(300)
     settings = {**SMALL, "max_epochs": 150}
     scores = [
-        StableMLPRegressor(**settings, certified_range=limits).fit(X, y).score(X, y)
-        for limits in (None, (40.0, 60.0), (-1e4, 1e4))
+        StableMLPRegressor(**settings, output_range=limits).fit(X, y).score(X, y)
+        for limits in ("auto", (40.0, 60.0), (-1e4, 1e4))
     ]
     assert scores[0] > 0.9 and max(scores) - min(scores) < 0.01, scores
 
@@ -158,7 +166,7 @@ def test_the_horizon_is_where_predictions_go():
     X, y = problem()
     model = StableMLPRegressor(**SMALL).fit(X, y)
     axes = np.stack([np.eye(3), -np.eye(3)], 1).reshape(-1, 3)
-    np.testing.assert_allclose(model.horizon_.value[:, 0].numpy(), model.predict(1e14 * axes), rtol=1e-9)
+    np.testing.assert_allclose(model.horizon().value[:, 0].numpy(), model.predict(1e14 * axes), rtol=1e-9)
 
 
 def test_the_module_is_the_predictor():
@@ -194,10 +202,10 @@ def test_the_report_is_plain_data_and_reads_well():
 def test_another_fit_forgets_the_first():
     X, y = problem()
     model = StableMLPRegressor(**SMALL).fit(X, y)
-    first = model.output_range_, model.far_field_report_, model.horizon_
+    first = model.output_range_, model.far_field_report_
     model.fit(X, 1000.0 * y)
     assert model.output_range_[1] > 100 * first[0][1] / 10
-    assert model.far_field_report_ is not first[1] and model.horizon_ is not first[2]
+    assert model.far_field_report_ is not first[1]
 
 
 # ------------------------------------------------------------------ ensembles and data
@@ -205,26 +213,29 @@ def test_another_fit_forgets_the_first():
 
 def test_members_disagree_more_far_away():
     X, y = problem()
-    model = StableMLPRegressor(**{**SMALL, "n_members": 5, "max_epochs": 150}).fit(X, y)
+    free = {**SMALL, "early_stopping": False}
+    model = StableMLPRegressor(**{**free, "n_members": 5, "max_epochs": 150}).fit(X, y)
+    assert model.spread_ is None
     mean, near = model.predict(X, return_std=True)
     np.testing.assert_array_equal(mean, model.predict(X))
     _, away = model.predict(X.mean(0) + 30 * (X - X.mean(0)), return_std=True)
     assert near.shape == y.shape and np.median(away) > 2 * np.median(near)
     with pytest.raises(InvalidValueError, match="n_members to 2"):
-        StableMLPRegressor(**{**SMALL, "n_members": 1}).fit(X, y).predict(X, return_std=True)
+        StableMLPRegressor(**{**free, "n_members": 1}).fit(X, y).predict(X, return_std=True)
 
 
 def test_a_member_does_not_depend_on_how_many_there_are():
     X, y = problem()
-    few, many = (StableMLPRegressor(**{**SMALL, "n_members": k}).fit(X, y) for k in (2, 4))
+    free = {**SMALL, "early_stopping": False}
+    few, many = (StableMLPRegressor(**{**free, "n_members": k}).fit(X, y) for k in (2, 4))
     for a, b in zip(few.members_, many.members_[:2], strict=True):
-        torch.testing.assert_close(a[0].weight, b[0].weight, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(a[0][0].weight, b[0][0].weight, rtol=1e-9, atol=1e-9)
 
 
 def test_early_stopping_keeps_the_best_of_every_member():
     X, y = problem(1200)
     model = StableMLPRegressor(**{**SMALL, "max_epochs": 30}).fit(X, y)
-    assert model.validation_losses_.shape == (30, 2) and model.n_iter_ <= 30
+    assert model.validation_losses_.shape == (len(model.losses_), 2) and model.n_iter_ <= 30
     assert StableMLPRegressor(**SMALL, early_stopping=False).fit(X, y).validation_losses_ is None
     with pytest.raises(InvalidValueError, match="holds some rows out"):
         StableMLPRegressor(**SMALL, early_stopping=True, validation_fraction=1e-9).fit(X, y)
@@ -234,7 +245,7 @@ def test_large_data_are_trained_in_float32_and_predicted_in_float64():
     X, y = problem(400)
     model = StableMLPRegressor(**SMALL).fit(X, y)
     assert all(p.dtype == torch.float64 for m in model.members_ for p in m.parameters())
-    weight = model.members_[0][0].weight
+    weight = model.members_[0][0][0].weight
     assert torch.equal(weight, weight.float().double())
 
 
@@ -319,7 +330,7 @@ def test_a_range_of_logits_is_a_ceiling():
 
 def test_without_a_norm_confidence_reaches_one():
     X, _ = problem(200)
-    model = StableMLPClassifier(**SMALL, norm=None).fit(X, labels(X))
+    model = StableMLPClassifier(**FREE, norm=None).fit(X, labels(X))
     np.testing.assert_array_equal(model.output_range_, [[0.0, 1.0]] * 3)
     assert model.predict_proba(1e6 * X).max() == 1.0
 
@@ -356,7 +367,7 @@ def test_where_a_norm_sees_large_equal_entries(norm, widths):
     draw = np.random.default_rng(0)
     X = draw.normal(size=(100, 6))
     settings = {
-        **SMALL,
+        **FREE,
         "hidden_layer_sizes": widths,
         "activation": "identity",
         "n_members": 1,
@@ -437,9 +448,7 @@ def test_columns_and_targets_at_the_end_of_the_numbers():
 
 def test_a_large_offset_of_the_targets():
     X, y = problem(60)
-    model = StableMLPRegressor(**{**SMALL, "n_members": 3, "hidden_layer_sizes": (4,)}).fit(
-        X, 1e12 + 1e-3 * y
-    )
+    model = StableMLPRegressor(**{**FREE, "n_members": 3, "hidden_layer_sizes": (4,)}).fit(X, 1e12 + 1e-3 * y)
     each = model.target_scaling_.invert(model._network_bounds().mean(0))
     # A member at its bound is inside, whatever rounding does to numbers of this size.
     assert (model.output_range_ == each[0]).all()
@@ -465,7 +474,7 @@ def test_norms_and_activations_of_ones_own():
 
 def test_without_any_place_for_the_norm_nothing_is_brought_nearer():
     X, y = problem()
-    model = StableMLPRegressor(**SMALL, placement=[]).fit(X, y)
+    model = StableMLPRegressor(**FREE, placement=[]).fit(X, y)
     near, away = (np.abs(model.predict(size * X)).max() for size in (1e40, 1e200))
     np.testing.assert_allclose(away, 1e160 * near, rtol=1e-6)
 
@@ -473,7 +482,7 @@ def test_without_any_place_for_the_norm_nothing_is_brought_nearer():
 def test_no_batch_of_one_row_for_batch_norm():
     X, y = problem(65)
     assert np.isfinite(StableMLPRegressor(**SMALL, norm="batch").fit(X, y).predict(X)).all()
-    for settings, rows in (({"batch_size": 8}, 65), ({}, 1)):
+    for settings, rows in (({"batch_size": 8, "early_stopping": False}, 65), ({}, 1)):
         with pytest.raises(InvalidValueError, match="needs two rows"):
             StableMLPRegressor(**SMALL, norm="batch", **settings).fit(X[:rows], y[:rows])
 

@@ -233,7 +233,7 @@ def test_it_counts():
     assert found.features == {"0[2]": 2, "0[3]": 1}
     both = found + GuardSummary(8, 1, 2.0, 0, {"0[1]": 1})
     assert (both.rows, both.share) == (20, 0.2) and both.features == {"0[2]": 2, "0[3]": 1, "0[1]": 1}
-    assert both.to_dict()["worst"] == "inf" and "4 of 20 rows outside (20.00%)" in str(both)
+    assert both.to_dict()["worst"] == "inf" and "4 of 20 rows were outside (20.00%)" in str(both)
     text = both.to_prometheus()
     assert "farfield_guard_rows_total 20\n" in text and "farfield_guard_worst_score +Inf\n" in text
     assert 'farfield_guard_feature_outside_total{feature="0[2]"} 2' in text

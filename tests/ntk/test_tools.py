@@ -108,22 +108,22 @@ def cosine(a, b):
 
 
 @given(st.integers(2, 8), st.integers(1, 3), st.integers(0, 1000), st.booleans())
-def test_alignment_is_a_cosine(n, classes, seed, centred):
+def test_alignment_is_a_cosine(n, classes, seed, centered):
     kernel, y = positive(n, seed), torch.randn(n, classes, generator=generator(seed + 1), dtype=torch.float64)
-    H = np.eye(n) - 1 / n if centred else np.eye(n)
+    H = np.eye(n) - 1 / n if centered else np.eye(n)
     truth = cosine(H @ kernel.numpy() @ H, H @ y.numpy() @ y.numpy().T @ H)
-    found = alignment(kernel, y, centred=centred)
+    found = alignment(kernel, y, centered=centered)
     assert found == pytest.approx(truth, abs=1e-12)
     assert 0 <= found <= 1
     if classes == 1:
-        assert alignment(kernel, y[:, 0], centred=centred) == pytest.approx(truth, abs=1e-12)
-    assert alignment(7 * kernel, -y, centred=centred) == pytest.approx(truth, abs=1e-12)
+        assert alignment(kernel, y[:, 0], centered=centered) == pytest.approx(truth, abs=1e-12)
+    assert alignment(7 * kernel, -y, centered=centered) == pytest.approx(truth, abs=1e-12)
 
 
 def test_centring_takes_away_what_is_constant():
     kernel, y = positive(6), torch.tensor([1.0, 1, 1, -1, -1, 1], dtype=torch.float64)
-    assert alignment(kernel + 100, y, centred=True) == pytest.approx(
-        alignment(kernel, y, centred=True), abs=1e-10
+    assert alignment(kernel + 100, y, centered=True) == pytest.approx(
+        alignment(kernel, y, centered=True), abs=1e-10
     )
     assert abs(alignment(kernel + 100, y) - alignment(kernel, y)) > 1e-2
 
@@ -149,7 +149,7 @@ def test_refusals():
         with pytest.raises(InvalidValueError, match="Targets are floating point"):
             alignment(kernel, targets)
     with pytest.raises(InvalidValueError, match="vanish"):
-        alignment(kernel, y, centred=True)
+        alignment(kernel, y, centered=True)
     with pytest.raises(InvalidValueError, match="one shape"):
         kernel_distance(kernel, kernel[:2])
     with pytest.raises(InvalidValueError, match="vanishes"):

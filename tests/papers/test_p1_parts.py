@@ -9,7 +9,7 @@ from torch import nn
 from farfield.data import is_here
 from farfield.errors import UnknownNameError
 from farfield.graph import capture
-from farfield.growth import Status, analyse
+from farfield.growth import Status, analyze
 from farfield.papers import run_experiment
 from farfield.papers.p1 import _parts, parts
 
@@ -20,7 +20,7 @@ def network(kind):
 
 def is_bounded(model):
     return (
-        analyse(capture(model.eval(), torch.zeros(1, 4), dynamic_batch=False)).verdicts[0].status
+        analyze(capture(model.eval(), torch.zeros(1, 4), dynamic_batch=False)).verdicts[0].status
         is Status.BOUNDED
     )
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from farfield.errors import InvalidValueError
-from farfield.growth import Status, analyse
+from farfield.growth import Status, analyze
 from farfield.papers.p1 import _decoder, series
 from farfield.papers.p1._decoder import Decoder, DecoderBlock
 
@@ -79,7 +79,7 @@ def test_draws_are_repeatable_and_leave_the_global_generator_alone():
     ],
 )  # fmt: skip
 def test_only_a_norm_on_the_stream_bounds_it(norms, embedding_norm, status):
-    assert analyse(decoder(norms, embedding_norm), (torch.zeros(2, 5, 1).double(),)).status is status
+    assert analyze(decoder(norms, embedding_norm), (torch.zeros(2, 5, 1).double(),)).status is status
 
 
 def test_series_are_straight_lines_within_their_ranges():

@@ -80,10 +80,10 @@ def test_depth_claims_can_fail():
 
 def test_block_means_of_images():
     draw = np.random.default_rng(0)
-    colour = draw.integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
-    expected = colour.reshape(2, 4, 2, 4, 2, 3).mean((2, 4)).transpose(0, 3, 1, 2).reshape(2, -1) / 255
-    np.testing.assert_allclose(shrunk(colour, 4).numpy(), expected, atol=1e-6)
-    assert shrunk(colour[..., 0], 4).shape == (2, 16)
+    color = draw.integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+    expected = color.reshape(2, 4, 2, 4, 2, 3).mean((2, 4)).transpose(0, 3, 1, 2).reshape(2, -1) / 255
+    np.testing.assert_allclose(shrunk(color, 4).numpy(), expected, atol=1e-6)
+    assert shrunk(color[..., 0], 4).shape == (2, 16)
 
 
 def test_whitening_is_linear_and_leaves_unit_variance():

@@ -99,11 +99,11 @@ def test_variance_over_initialisations_against_monte_carlo():
 def test_variance_names():
     x, y = data()
     f = fit(network(), x, y)
-    assert torch.equal(f.variance(x[:3]), f.variance(x[:3], "initialisations"))
+    assert torch.equal(f.variance(x[:3]), f.variance(x[:3], "initializations"))
     g = fit(network(), x, y, kind="nngp")
     assert torch.equal(g.variance(x[:3]), g.variance(x[:3], "posterior"))
     with pytest.raises(InvalidValueError, match="kind='ntk'"):
-        g.variance(x, "initialisations")
+        g.variance(x, "initializations")
     with pytest.raises(InvalidValueError, match="'auto' chooses"):
         f.variance(x, "seeds")
 

@@ -14,7 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import farfield as ff
-from farfield.growth import Status, analyse
+from farfield.growth import Status, analyze
 from farfield.nn import RangeHead
 from farfield.repair import RepairError
 from growth.random_graphs import directions, random_model
@@ -26,7 +26,7 @@ FARTHEST = 8
 def examine(seed, keep=0.99):
     """None if the model is not unbounded; else (what is wrong, why it was refused)."""
     model, examples = random_model(seed)
-    if analyse(model, examples).status is not Status.UNBOUNDED:
+    if analyze(model, examples).status is not Status.UNBOUNDED:
         return None
     generator = torch.Generator().manual_seed(seed)
     rows = tuple(torch.randn(ROWS, size, generator=generator) for size in model.sizes)

@@ -64,7 +64,7 @@ def kind(request):
 
 
 def test_page_is_well_formed_and_self_contained(kind):
-    text = render_certificate(kind, name="pkg:make")
+    text = render_certificate(kind, name="pkg:make", file="cert.json")
     page = Page(text)
     assert text.lstrip().startswith("<!doctype html>")
     assert "http://" not in text and "https://" not in text and not re.search(r"\bnan\b", page.words)
@@ -78,7 +78,7 @@ def test_page_is_well_formed_and_self_contained(kind):
     for opening in re.findall(r"<svg[^>]*>", text):
         assert "aria-hidden" in opening or "aria-labelledby" in opening
     words = page.words
-    assert "not correct" in words or "not be correct" in words
+    assert "not a claim of accuracy" in words
     assert "farfield verify cert.json pkg:make" in words and "ab" * 32 in words
     assert "Token ids" in words and "10¹⁹" in words and "Real arithmetic" in words
     assert "prefers-color-scheme: dark" in text
@@ -108,7 +108,7 @@ def test_different_scales_and_open_ends_are_said():
     page = render_certificate(KINDS["open"])
     assert "NOT PROVED BOUNDED" in page and page.count('class="beyond"') == 4  # one in the legend
     assert "1 of 3 entries" in page and "(-∞, ∞)" in page
-    assert "no proof that the model is unbounded" in page
+    assert "does not prove that the model is unbounded" in page
 
 
 def test_rows_and_witnesses():
@@ -153,7 +153,7 @@ def test_section_of_an_audit(audited, name):
 
 def printed(certificate, width=80, **options):
     out = io.StringIO()
-    print_certificate(certificate, Console(file=out, width=width, **options), name="pkg:make")
+    print_certificate(certificate, Console(file=out, width=width, **options), name="pkg:make", file="c.json")
     return out.getvalue()
 
 
@@ -163,9 +163,21 @@ def test_terminal(kind):
     assert "BOUNDED" in text.splitlines()[0] and "pkg:make" in text.splitlines()[0]
     assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
     assert len(text.splitlines()) < 50
-    assert "Token ids" in words and "Lagrangian dual" in words and "correct" in words
+    assert "Token ids" in words and "Lagrangian dual" in words and "not a claim of accuracy" in words
     coloured = printed(kind, force_terminal=True, color_system="truecolor")
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == text
+
+
+def test_the_next_step_names_only_a_file_that_there_is():
+    assert "  farfield verify c.json pkg:make" in printed(KINDS["one"]).splitlines()[-4:][1]
+    out = io.StringIO()
+    print_certificate(KINDS["one"], Console(file=out, width=80), name="pkg:make")
+    assert "farfield verify" not in out.getvalue() and "write the certificate to a file" in out.getvalue()
+    out = io.StringIO()
+    print_certificate(
+        KINDS["one"], Console(file=out, width=80), name="net", file="c.json", target="a:b --weights w.pt"
+    )
+    assert "farfield verify c.json a:b --weights w.pt\n" in out.getvalue()
 
 
 def test_terminal_counts_what_it_leaves_out_and_escapes_names():

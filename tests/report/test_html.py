@@ -31,7 +31,7 @@ def test_page_is_well_formed_self_contained_and_complete(named):
     assert len(text) < 300_000
     words = page.words
     assert data["verdict"] == verdict and verdict in words
-    assert "not correct" in words
+    assert "not a claim of accuracy" in words
     for rule in data["rules"]:
         assert rule["code"] in words and rule["title"] in words and rule["outcome"] in words
         assert re.sub(r"\s+", " ", rule["reason"]) in words

@@ -136,6 +136,13 @@ def test_fingerprints_tell_findings_apart_and_do_not_move_with_lines(audited):
     ] == before
 
 
+def test_names_keep_their_case(audited):
+    results = render_sarif(audited("unbounded"))["runs"][0]["results"]
+    texts = [r["message"]["text"] for r in results]
+    assert any(text.startswith("x → embed") for text in texts) and not any("X → " in text for text in texts)
+    assert all(text.endswith(".") for text in texts)
+
+
 def test_the_check_itself_can_fail(audited):
     log = render_sarif(audited("unbounded"))
     for broken in (

@@ -2,11 +2,18 @@
 
 import io
 import re
+from collections import OrderedDict
 
 import pytest
+import torch
 from rich.console import Console
+from torch import nn
 
-from farfield.report import print_audit
+import farfield
+from farfield.audit import audit
+from farfield.graph import Program
+from farfield.report import audit_text, print_audit
+from farfield.report._advice import data_text
 
 
 def printed(data, width=80, **options):
@@ -24,7 +31,7 @@ def test_verdict_reason_findings_rules_and_next_step(named):
     text = printed(data)
     words = flowing(text)
     assert verdict in text.splitlines()[0] and data["subject"]["name"] in text.splitlines()[0]
-    assert "not correct" in words
+    assert "not a claim of accuracy" in words
     assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
     for finding in data["findings"]:
         assert f"{finding['code']} {finding['severity']}" in words
@@ -77,7 +84,8 @@ def test_colour_only_repeats_what_words_say(named):
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
 def test_widths(audited, width):
-    lines = printed(audited("unbounded"), width=width).splitlines()
+    # Code that is copied from the terminal is not wrapped.
+    lines = [line for line in printed(audited("unbounded"), width=width).splitlines() if "= " not in line]
     assert max(map(len, lines)) <= min(width, 100)
 
 
@@ -101,3 +109,100 @@ def test_terminals_without_unicode(audited):
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert "x -> embed" in text and "lambda = 10^8" in text and "\\u043c" in text
+
+
+def test_print_shows_what_the_terminal_shows():
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    result = audit(model, torch.zeros(1, 6), rays=0)
+    assert str(result) == printed(result.to_dict()).rstrip("\n")
+    assert audit_text(result.to_dict(), width=60) == printed(result.to_dict(), width=60).rstrip("\n")
+
+
+def test_printing_runs_no_model(monkeypatch):
+    result = audit(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1)), torch.zeros(1, 6))
+    monkeypatch.setattr(Program, "evaluate", None)
+    assert "UNBOUNDED" in str(result) and "UNBOUNDED" in result._repr_html_()
+
+
+MODELS = {
+    "functional": lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1)),
+    "nested": lambda: nn.Sequential(
+        OrderedDict(body=nn.Sequential(nn.Linear(6, 16), nn.ReLU()), head=nn.Linear(16, 1))
+    ),
+    "images": lambda: nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_the_fix_is_a_line_of_code_that_works(name):
+    model = MODELS[name]()
+    example = torch.zeros(1, 3, 8, 8) if name == "images" else torch.zeros(1, 6)
+    result = audit(model, example, rays=0)
+    lines = [line.strip() for line in str(result).splitlines() if "nn.Sequential(" in line]
+    assert len(lines) == 1, str(result)
+    exec(lines[0], {"model": model, "nn": nn})
+    assert audit(model, example, rays=0).verdict.name == "BOUNDED"
+
+
+def test_the_repair_is_a_line_of_code_that_works():
+    model, rows = MODELS["functional"](), torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+    (line,) = (line.strip() for line in str(audit(model, rows)).splitlines() if "farfield.repair(" in line)
+    found = {"model": model, "rows": rows, "farfield": farfield}
+    exec(line, found)
+    assert audit(found["fixed"], rows).verdict.name == "BOUNDED"
+
+
+def test_a_norm_within_a_function_has_no_line_of_code(audited):
+    data = audited("unknown")
+    assert "Fix" not in printed(data)
+    data = audited("unbounded")
+    for node in data["graph"]["nodes"]:
+        node["module_path"] = "" if node["role"] == "operation" else node["module_path"]
+    assert "nn.LayerNorm(" not in printed(data) and "farfield.repair(model, rows)" in printed(data)
+
+
+def test_the_command_takes_what_the_audit_took(audited):
+    data = audited("unbounded")
+    data["subject"]["target"] = "nets.py:Net --weights w.pt"
+    text = printed(data)
+    assert "  farfield repair nets.py:Net --weights w.pt --data ROWS.npy --out fixed.pt2\n" in text
+    assert "ROWS.npy: a file with your data" in flowing(text)
+    data["subject"]["data"] = "mine.csv"
+    text = printed(data)
+    assert "--data mine.csv --out fixed.pt2\n" in text and "ROWS" not in text
+    data["subject"] |= {"target": "", "name": "a model.onnx"}
+    assert "farfield repair 'a model.onnx' --data mine.csv --out fixed.onnx\n" in printed(data)
+
+
+def test_slopes_in_units_of_the_data():
+    rows = torch.randn(500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = rows * torch.tensor([1.0, 10.0, 0.1]).double() + 5
+    rows[:, 2] = 4.0  # one value on all rows: it stays there
+    model = nn.Linear(3, 1).double().requires_grad_(False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[2.0, -1.0, 100.0]]))
+        model.bias.zero_()
+    data = audit(model, rows).data
+    mean, spread = rows.mean(0), rows.std(0)
+    middle = float(model(mean))
+    reach = 10 * float(2 * spread[0] + spread[1])
+    assert data["far"] == pytest.approx([middle - reach, middle + reach])
+    assert data["on_rows"] == pytest.approx([float(model(rows).min()), float(model(rows).max())])
+    assert data["rows"] == 500 and data["norms"][1] == pytest.approx(float(rows.norm(dim=1).max()))
+    words = flowing(str(audit(model, rows)))
+    assert f"on the 500 rows given. At 10 standard deviations from their mean: [{middle - reach:.3g}" in words
+
+
+@pytest.mark.parametrize("rows", [torch.randn(7, 6), torch.zeros(50, 6)], ids=["few", "equal"])
+def test_an_example_is_not_data(rows):
+    result = audit(MODELS["functional"](), rows, rays=0)
+    assert result.data is None and "Your data" not in str(result)
+
+
+def test_fixed_sizes_and_failures_of_the_data():
+    fixed = torch.export.export(MODELS["functional"]().eval(), (torch.randn(9, 6),))
+    assert audit(fixed, torch.randn(9, 6), rays=0).data is None  # its nine rows may be one sample
+    data = {"verdict": "BOUNDED", "data": {"note": "the model could not be run on the rows: why"}}
+    assert data_text(data) == "No numbers: the model could not be run on the rows: why."

@@ -1,9 +1,9 @@
 """Rules with stable codes over what growth and geometry find in a model.
 
 Holds: the rules FF001…, the audit that runs them, ``audit_all`` over many checkpoints, ``assert_bounded``.
-May import: certify, data, engine, errors, gaussian, graph, growth, _budget, _callable_module, _provenance,
+May import: certify, data, engine, errors, gaussian, graph, growth, report, _budget, _callable_module, _provenance,
 _regular_file, _target, _text, _weights.
-Never: renders; its result is plain data.
+Never: renders: a result hands its plain data to report.
 """
 
 from __future__ import annotations

@@ -191,7 +191,9 @@ def audit_all(
             f"Time limits are positive numbers of seconds; got time_limit={time_limit}, certify={certify}."
         )
     if out is None and (details or certify is not None):
-        raise InvalidValueError("Certificates and details are files: give out, a folder to put them in.")
+        raise InvalidValueError(
+            "Certificates and details are written to files: name a folder for them with out=."
+        )
     entries: Collection[ModelEntry]
     if isinstance(registry, (str, os.PathLike)):
         entries = Registry(Path(registry), inputs, builder, None if out is None else Path(out))
@@ -268,7 +270,7 @@ def _limits(memory: int | str | None, at_once: int, sandbox: bool, place: Path |
 def _engine(name: str | Engine, workers: int | None, models: int) -> tuple[Engine, int]:
     """The engine, and how many models are worked on at once on one machine."""
     if workers is not None and workers < 1:
-        raise InvalidValueError(f"There is at least one worker, got workers={workers}.")
+        raise InvalidValueError(f"At least one worker is needed; got workers={workers}.")
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if name not in ("auto", "local"):
         return engine_named(name), processors

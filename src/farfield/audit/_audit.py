@@ -1,4 +1,4 @@
-"""The audit: capture, analyse, run every rule."""
+"""The audit: capture, analyze, run every rule."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch.export import ExportedProgram
 
 from farfield._provenance import provenance
 from farfield.audit._context import Context
+from farfield.audit._data_units import data_units
 from farfield.audit._result import Audit
 from farfield.audit.rules import run_rules
 from farfield.graph import Program, capture, open_model
-from farfield.growth import analyse
+from farfield.growth import analyze
 from farfield.growth._horizon import leaves, with_rows
 
 __all__ = ["audit"]
@@ -41,7 +42,9 @@ def audit(
     model
         A module, an exported program, a ``.pt2`` or ``.onnx`` file, or a captured program.
     example_inputs
-        A tuple of inputs (or one tensor), as the model is called. The first axis is taken as the batch.
+        A tuple of inputs (or one tensor), as the model is called. The first axis is taken as the batch. Eight rows
+        or more are also taken as data: the audit then says what the model gives on them and ten of their standard
+        deviations away.
     generator
         Source of the random directions; one of its own with seed 0 by default.
     name
@@ -54,7 +57,8 @@ def audit(
     Returns
     -------
     Audit
-        ``.verdict``, ``.findings`` (what fired), ``.results`` (every rule), ``.witness``, ``.to_dict()``.
+        ``.verdict``, ``.findings`` (what fired), ``.results`` (every rule), ``.witness``; ``print`` shows what the
+        command line does, ``.to_html()`` is a page, ``.plot()`` a picture, ``.to_dict()`` plain data.
 
     Examples
     --------
@@ -68,7 +72,7 @@ def audit(
     source = model
     model, example_inputs = open_model(model, with_rows(example_inputs))
     program = model if isinstance(model, Program) else capture(model, example_inputs)
-    report = analyse(model, example_inputs, program=program, generator=generator)
+    report = analyze(model, example_inputs, program=program, generator=generator)
     module = model if isinstance(model, nn.Module) else None
     tensors = tuple(leaves(example_inputs))
     context = Context(report, module, tensors)
@@ -80,6 +84,7 @@ def audit(
         ray_count=rays,
         subject=_subject(model, program, name or (str(source) if isinstance(source, str | Path) else None)),
         provenance=provenance({"rays": rays, "codes": None if codes is None else list(codes)}, seed=None),
+        data=data_units(report, tensors),
     )
 
 

@@ -13,7 +13,7 @@ from farfield.audit._sample import one_sample
 from farfield.graph import Program, SymbolicSize
 from farfield.growth import GrowthReport
 
-__all__ = ["rays"]
+__all__ = ["LARGE", "LARGEST_BATCH", "is_batched", "numbers_per_sample", "rays"]
 
 FULL, FEW = range(-4, 25), range(-4, 25, 4)
 """Exponents of λ in quarters of a decade; few for a program that takes long."""
@@ -32,7 +32,7 @@ def rays(report: GrowthReport, inputs: Sequence[Tensor], count: int) -> Mapping[
     Parameters
     ----------
     report
-        From :func:`farfield.growth.analyse`.
+        From :func:`farfield.growth.analyze`.
     inputs
         The example, flattened: inputs that do not move stay at its first sample.
     count
@@ -63,12 +63,12 @@ def _evaluated(report: GrowthReport, inputs: Sequence[Tensor], count: int) -> Ma
     sample = tuple(inputs) if whole else one_sample(program, inputs)
     if sample is None:
         raise ValueError(f"the program takes {len(program.inputs)} tensors and {len(inputs)} were given")
-    work = _numbers_per_sample(program, sample)
+    work = numbers_per_sample(program, sample)
     large = max(work, sum(t.numel() for t in program.constants.values())) > LARGE
     radii = [10.0 ** (k / 4.0) for k in (FEW if large else FULL)]
     directions = _directions(report, sample, min(count, 2) if large else count)
     points = [(direction, radius) for _, direction in directions for radius in radii]
-    together = max(1, LARGEST_BATCH // max(work, 1)) if _batched(program, sample) else 1
+    together = max(1, LARGEST_BATCH // max(work, 1)) if is_batched(program, sample) else 1
     sizes: list[float] = []
     for begin in range(0, len(points), together):
         sizes += _sizes(program, sample, points[begin : begin + together])
@@ -79,14 +79,14 @@ def _evaluated(report: GrowthReport, inputs: Sequence[Tensor], count: int) -> Ma
     return {"output": program.outputs[0], "radii": radii, "series": series}
 
 
-def _batched(program: Program, sample: Sequence[Tensor]) -> bool:
+def is_batched(program: Program, sample: Sequence[Tensor]) -> bool:
     """Whether several samples go in one evaluation: every input, and the output, has one and the same open axis."""
     shapes = [*(spec.shape for spec in program.inputs), program.node(program.outputs[0]).shape]
     axes = {shape[0] if shape else 0 for shape in shapes}
     return len(axes) == 1 and isinstance(next(iter(axes)), SymbolicSize) and all(len(t) == 1 for t in sample)
 
 
-def _numbers_per_sample(program: Program, sample: Sequence[Tensor]) -> int:
+def numbers_per_sample(program: Program, sample: Sequence[Tensor]) -> int:
     """How many numbers one evaluation computes, open axes counted with the sample's own sizes."""
     known = {
         str(d): n

@@ -89,8 +89,8 @@ class Audit:
     Parameters
     ----------
     verdict
-        ``BOUNDED``, ``UNBOUNDED`` or ``UNKNOWN`` over all outputs and all inputs at once. Bounded is not correct:
-        nothing is said about accuracy anywhere.
+        ``BOUNDED``, ``UNBOUNDED`` or ``UNKNOWN`` over all outputs and all inputs at once. A bound is not a claim
+        of accuracy.
     results
         One per rule, in order of code.
     report
@@ -103,6 +103,8 @@ class Audit:
         What was audited: name, class, number of parameters, inputs, outputs, how it was captured.
     provenance
         Versions, commit, settings.
+    data
+        Outputs on the rows that were given, and ten standard deviations away from them; None without data.
     """
 
     verdict: Status
@@ -112,6 +114,7 @@ class Audit:
     ray_count: int
     subject: Mapping[str, Any] = field(repr=False)
     provenance: Mapping[str, Any] = field(repr=False)
+    data: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @cached_property
     def rays(self) -> Mapping[str, Any]:
@@ -131,12 +134,52 @@ class Audit:
         return self.report.witness
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.name}: {self.subject['name']}"]
-        lines += [f"{f.code} {f.severity}: {f.message} [{f.place}]" for f in self.findings]
-        return "\n".join(lines)
+        from farfield.report import audit_text
+
+        return audit_text(self._without_rays())
+
+    def _repr_html_(self) -> str:
+        from farfield.report import audit_summary
+
+        return audit_summary(self._without_rays())
+
+    def to_html(self, *, certificate: Any = None) -> str:
+        """One page that loads nothing: verdict, program, rays, findings and proofs.
+
+        Parameters
+        ----------
+        certificate
+            Of the same model, from :func:`farfield.certify.certify`: its bounds become a section of the page.
+        """
+        from farfield.report import render_html
+
+        return render_html(self.to_dict(), None if certificate is None else certificate.to_dict())
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Draw |f(λu)| along :attr:`rays`, the proved bound, and the norms of the data; needs ``farfield[plot]``.
+
+        Parameters
+        ----------
+        ax
+            matplotlib axes to draw on; those of a new figure by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from farfield.report import plot_audit
+
+        return plot_audit(self.to_dict(), ax=ax)
+
+    def _without_rays(self) -> dict[str, Any]:
+        """Plain data for words: printing a result runs no model."""
+        return self._plain({"output": "", "radii": [], "series": []})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, HTML, SARIF and the terminal."""
+        return self._plain(self.rays)
+
+    def _plain(self, rays: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "verdict": self.verdict.name,
             "subject": plain(self.subject),
@@ -153,7 +196,8 @@ class Audit:
             ],
             "growth": self.report.to_dict(),
             "graph": _graph(self.report),
-            "rays": plain(self.rays),
+            "rays": plain(rays),
+            "data": plain(self.data),
             "provenance": plain(self.provenance),
         }
 

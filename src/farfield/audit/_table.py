@@ -29,7 +29,8 @@ class AuditRow:
     sha256, bytes
         Of the file; None if it could not be read.
     verdict
-        ``BOUNDED``, ``UNBOUNDED`` or ``UNKNOWN``; None where there is an error instead. Bounded is not correct.
+        ``BOUNDED``, ``UNBOUNDED`` or ``UNKNOWN``; None where there is an error instead. A bound is not a claim of
+        accuracy.
     reason
         What cuts every path, the direction and slope of growth, or the place and reason for not knowing.
     findings

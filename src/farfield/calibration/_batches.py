@@ -71,7 +71,7 @@ class Batches:
             )
         if isinstance(data, Iterator):
             raise InvalidValueError(
-                "data is gone through more than once, and an iterator ends after the first time. Pass a DataLoader, "
+                "The data are read more than once, and an iterator ends after the first time. Pass a DataLoader, "
                 "a list of batches, or the tensors themselves."
             )
 

@@ -2,9 +2,9 @@
 
 Holds: interval propagation, branch and bound over cells, the quadratic dual, the search for what is attained,
 certificates, their checker, and a penalty that trains a network into a range.
-May import: errors, gaussian, graph, growth, nn, _budget, _callable_module, _provenance, _regular_file, _text,
+May import: errors, gaussian, graph, growth, nn, report, _budget, _callable_module, _provenance, _regular_file, _text,
 _typing.
-Never: renders.
+Never: renders: a result hands its plain data to report.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from farfield._callable_module import make_callable
 from farfield.certify._certificate import Certificate
 from farfield.certify._certify import UnboundedError, certify
+from farfield.certify._domain import around
 from farfield.certify._hash import model_hash
 from farfield.certify._search import Attained, attained
 from farfield.certify.checker import CertificateError, verify_certificate
@@ -26,6 +27,7 @@ __all__ = [
     "RolloutCertificate",
     "RolloutVerdict",
     "UnboundedError",
+    "around",
     "attained",
     "certify",
     "certify_rollout",

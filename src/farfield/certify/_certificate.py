@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,10 @@ from torch import Tensor
 
 from farfield._regular_file import UnsafeFileError, read_json
 from farfield._text import clean
+from farfield.certify._domain import KINDS, domain_words
 from farfield.certify._hash import model_hash
+from farfield.certify._text import digits, entry, escaped, plain_data, power, ratio, revived
+from farfield.certify.arithmetic import Rounding
 from farfield.errors import InvalidValueError, MissingExtraError
 
 __all__ = ["FORMAT", "Certificate", "Method", "Witness", "model_hash"]
@@ -39,7 +42,7 @@ _ROWS = 32
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """Lower and upper bounds of a model's output that hold for every input of a domain: bounded, never correct.
+    """Lower and upper bounds of a model's output that hold for every input of a domain.
 
     Parameters
     ----------
@@ -58,18 +61,27 @@ class Certificate:
     model_hash
         Of the program the bounds speak of, see :func:`model_hash`.
     domain
-        Inputs the bounds hold for: ``{"kind": "all"}``, ``{"kind": "box", "lower": [...], "upper": [...]}`` or
-        ``{"kind": "halfspace", "normal": [...], "offset": c}`` for {x : normal·x ≤ c}, over the real inputs flattened
-        and joined.
+        Inputs the bounds hold for: ``{"kind": "all"}``, ``{"kind": "box", "lower": [...], "upper": [...]}``,
+        ``{"kind": "halfspace", "normal": [...], "offset": c}`` for {x : normal·x ≤ c}, ``{"kind": "ball", "center":
+        [...], "radius": r}``, ``{"kind": "ellipsoid", "center": [...], "axes": [...]}`` for
+        {x : Σ ((x_i − center_i)/axes_i)² ≤ 1}, over the real inputs flattened and joined.
     output
         Name of the output.
     input_shape, input_dtype
         Of every input, in order.
     float_limit
-        Euclidean norm of the input at which the model's own floating point was seen to leave real arithmetic;
-        ``None`` where it was not.
+        Euclidean norm of the input beyond which floating-point results can differ from the proof: the first at which
+        they did on a few rays; ``None`` where they did not.
     proofs
         What an independent checker needs, plain data.
+    arithmetic
+        ``{"format": "float32", "magnitude": m, "error": [...]}`` where the bounds are about the output as it is
+        computed in that format, at inputs with entries up to m; ``error`` is what was added on either side for it.
+        ``None``: real arithmetic.
+    advice
+        What would make these bounds tighter, in sentences; empty where they are tight.
+    within
+        A second certificate of the same output over a smaller domain, with its own proofs.
     seconds
         Time spent.
     provenance
@@ -107,6 +119,9 @@ class Certificate:
     input_dtype: tuple[str, ...] = ()
     float_limit: float | None = None
     proofs: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    arithmetic: Mapping[str, Any] | None = None
+    advice: tuple[str, ...] = ()
+    within: Certificate | None = None
     seconds: float = 0.0
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -125,6 +140,13 @@ class Certificate:
             )
         object.__setattr__(self, "witnesses", sides)
         _check_domain(self.domain)
+        if self.within is not None and (self.within.model_hash, self.within.output) != (
+            self.model_hash,
+            self.output,
+        ):
+            raise InvalidValueError(
+                "within is a certificate of the same model and output, over a smaller domain."
+            )
 
     @property
     def bounded(self) -> bool:
@@ -138,6 +160,45 @@ class Certificate:
         ratio = torch.where(met > 0, proved / torch.where(met > 0, met, 1.0), math.inf)
         return torch.where((met == 0) & (proved == 0), 1.0, ratio)
 
+    def computed_in(self, rounding: Rounding) -> Certificate:
+        """Bounds of what is computed, from bounds in real arithmetic and a bound of the rounding."""
+        error = rounding.error.reshape(self.lower.shape)
+        words = (
+            f"Arithmetic: {rounding.format} rounded to nearest; sums in any order, in float32 or better; "
+            "variances from deviations; functions (exp, tanh, erf, …) right to 16 units in the last place; no TF32, "
+            "no autocast."
+        )
+        unchecked = (
+            "The bound of the rounding is computed once; the independent checker checks the bounds in real "
+            "arithmetic, and that this much was added to them."
+        )
+        kept = tuple(text for text in self.assumptions if not text.startswith("Real arithmetic"))
+        data = {
+            "format": rounding.format,
+            "magnitude": rounding.magnitude,
+            "error": error.reshape(-1).tolist(),
+        }
+        # A hair more than the sum: the checker adds the same numbers and rounds its own way.
+        wide = error + 1e-15 * torch.maximum(self.lower.abs(), self.upper.abs())
+        return replace(
+            self,
+            lower=self.lower - wide,
+            upper=self.upper + wide,
+            arithmetic=data,
+            assumptions=(words, unchecked, *kept),
+        )
+
+    def _arithmetic_words(self) -> str:
+        if self.arithmetic is None:
+            return "in real arithmetic"
+        most = max(self.arithmetic["error"], default=0.0)
+        size = (
+            ""
+            if self.domain["kind"] not in ("all", "halfspace") and not _endless(self.domain)
+            else (f", at inputs with entries up to {self.arithmetic['magnitude']:.0e}")
+        )
+        return f"as computed in {self.arithmetic['format']}{size}; rounding adds at most {most:.2g}"
+
     # -- plain data --------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,20 +207,23 @@ class Certificate:
             "format": FORMAT,
             "output": self.output,
             "shape": list(self.lower.shape),
-            **{name: _plain(getattr(self, name).reshape(-1).tolist()) for name in _ARRAYS},
-            "tightness": _plain(self.tightness.reshape(-1).tolist()),
+            **{name: plain_data(getattr(self, name).reshape(-1).tolist()) for name in _ARRAYS},
+            "tightness": plain_data(self.tightness.reshape(-1).tolist()),
             "bounded": self.bounded,
-            "witnesses": {"lower": _plain(self.witnesses[0]), "upper": _plain(self.witnesses[1])},
+            "witnesses": {"lower": plain_data(self.witnesses[0]), "upper": plain_data(self.witnesses[1])},
             "method": self.method,
             "assumptions": list(self.assumptions),
             "model_hash": self.model_hash,
-            "domain": _plain(self.domain),
+            "domain": plain_data(self.domain),
             "input_shape": [list(shape) for shape in self.input_shape],
             "input_dtype": list(self.input_dtype),
-            "float_limit": _plain(self.float_limit),
+            "float_limit": plain_data(self.float_limit),
             "seconds": self.seconds,
-            "provenance": _plain(self.provenance),
-            "proofs": _plain(self.proofs),
+            "provenance": plain_data(self.provenance),
+            "proofs": plain_data(self.proofs),
+            **({"advice": list(self.advice)} if self.advice else {}),
+            **({} if self.arithmetic is None else {"arithmetic": plain_data(self.arithmetic)}),
+            **({} if self.within is None else {"within": self.within.to_dict()}),
         }
 
     @classmethod
@@ -185,18 +249,21 @@ class Certificate:
             witnesses = data["witnesses"]
             return cls(
                 **arrays,
-                witnesses=(_revived(witnesses["lower"]), _revived(witnesses["upper"])),
+                witnesses=(revived(witnesses["lower"]), revived(witnesses["upper"])),
                 method=data["method"],
                 assumptions=tuple(data["assumptions"]),
                 model_hash=data["model_hash"],
-                domain=_revived(data["domain"]),
+                domain=revived(data["domain"]),
                 output=data["output"],
                 input_shape=tuple(tuple(int(size) for size in shape) for shape in data["input_shape"]),
                 input_dtype=tuple(data["input_dtype"]),
-                float_limit=_revived(data["float_limit"]),
-                proofs=tuple(_revived(data["proofs"])),
+                float_limit=revived(data["float_limit"]),
+                proofs=tuple(revived(data["proofs"])),
+                arithmetic=revived(data.get("arithmetic")),
+                advice=tuple(str(text) for text in data.get("advice", ())),
+                within=cls.from_dict(data["within"]) if data.get("within") is not None else None,
                 seconds=float(data["seconds"]),
-                provenance=_revived(data["provenance"]),
+                provenance=revived(data["provenance"]),
             )
         except InvalidValueError:
             raise
@@ -223,7 +290,7 @@ class Certificate:
 
     def __str__(self) -> str:
         word = "A bound is not a claim of accuracy" if self.bounded else "Some entries are not bounded by it"
-        lines = [f"Certificate for {self.output}, proved for {self._domain_words()}. {word}."]
+        lines = [f"Certificate for {self.output}, proved for {domain_words(self.domain)}. {word}."]
         rows = self._rows()
         lines += [
             f"  {name} in [{low}, {high}], attained [{a}, {b}], tightness {tightness}"
@@ -231,14 +298,21 @@ class Certificate:
         ]
         if len(rows) > 8:
             finite = self.tightness[torch.isfinite(self.tightness)]
-            worst = _ratio(float(finite.max())) if finite.numel() == self.lower.numel() else "inf"
+            worst = ratio(float(finite.max())) if finite.numel() == self.lower.numel() else "inf"
             lines.append(f"  and {len(rows) - 8} more; loosest tightness {worst}")
-        lines.append(f"  Proved by {_METHODS[self.method]}, in real arithmetic.")
+        if self.within is not None:
+            lines.append(f"  For {domain_words(self.within.domain)} besides:")
+            lines += [
+                f"    {name} in [{low}, {high}], attained [{a}, {b}], tightness {tightness}"
+                for name, low, high, a, b, tightness in self.within._rows()[:8]
+            ]
+        lines.append(f"  Proved by {_METHODS[self.method]}, {self._arithmetic_words()}.")
         lines += [f"  Assumes: {text}" for text in self.assumptions]
         if self.float_limit is not None:
             lines.append(
-                f"  Floating-point results can differ from the proof beyond ‖x‖ ≈ {self.float_limit:.0e}."
+                f"  Floating-point results can differ from the proof beyond ‖x‖ ≈ {power(self.float_limit)}."
             )
+        lines += [f"  Tighter: {text}" for text in self.advice]
         if self.model_hash:
             lines.append(f"  Model sha256 {self.model_hash[:12]}…")
         return "\n".join(lines)
@@ -252,20 +326,19 @@ class Certificate:
             What to write in the command that checks the certificate.
         """
         rows = self._rows()
-        table = [f"| {' | '.join(_escaped(cell) for cell in row)} |" for row in rows[:_ROWS]]
+        table = [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows[:_ROWS]]
         if len(rows) > _ROWS:
             table.append(f"| and {len(rows) - _ROWS} more | | | | | |")
         limit = (
-            f"The model's own floating point was seen to leave real arithmetic at inputs of norm about "
-            f"{self.float_limit:.0e}."
+            f"Floating-point results can differ from the proof beyond ‖x‖ ≈ {power(self.float_limit)}."
             if self.float_limit is not None
-            else "No input norm was found at which the model's own floating point leaves real arithmetic."
+            else "On the rays tried, floating-point results follow the proof at every size of input."
         )
         says = (
-            f"Proved for {self._domain_words()}, in real arithmetic, by {_METHODS[self.method]}. "
-            "**Bounded is not correct**: nothing is said about accuracy."
+            f"Proved for {domain_words(self.domain)}, {self._arithmetic_words()}, by {_METHODS[self.method]}. "
+            "**A bound is not a claim of accuracy.**"
             if self.bounded
-            else f"Not every output is bounded for {self._domain_words()}: an infinite bound proves nothing."
+            else f"Not every output is bounded for {domain_words(self.domain)}: an infinite bound proves nothing."
         )
         return "\n".join([
             "## Output bounds",
@@ -278,10 +351,10 @@ class Certificate:
             "",
             "Assumptions:",
             "",
-            *(f"- {_escaped(text)}" for text in self.assumptions),
+            *(f"- {escaped(text)}" for text in self.assumptions),
             f"- {limit}",
             "",
-            f"Model: `sha256:{self.model_hash}`. Check again, with a checker that shares nothing with the search:",
+            f"Model: `sha256:{self.model_hash}`. Check again; the checker shares no bounding code with the search:",
             "",
             "```console",
             clean(f"$ farfield verify {file} {target}"),
@@ -289,29 +362,58 @@ class Certificate:
             "",
         ])  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        from farfield.report import certificate_summary
+
+        return certificate_summary(self.to_dict())
+
+    def to_html(self, *, name: str = "", file: str = "") -> str:
+        """One page that loads nothing: what is proved, what was attained, what it assumes, how to check it again.
+
+        Parameters
+        ----------
+        name
+            What to call the model.
+        file
+            Where the certificate is stored, for the command that checks it.
+        """
+        from farfield.report import render_certificate
+
+        return render_certificate(self.to_dict(), name=name, file=file)
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Draw the proved and the attained range of every output; needs ``farfield[plot]``.
+
+        Parameters
+        ----------
+        ax
+            matplotlib axes to draw on; those of a new figure by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from farfield.report import plot_certificate
+
+        return plot_certificate(self.to_dict(), ax=ax)
+
     def _rows(self) -> list[tuple[str, str, str, str, str, str]]:
         """Name, bounds rounded outwards, attained rounded inwards, tightness."""
         shape = self.lower.shape
         columns = [getattr(self, name).reshape(-1).tolist() for name in _ARRAYS]
         return [
             (
-                _entry(self.output, place, shape),
-                _digits(low, -1),
-                _digits(high, 1),
-                _digits(a, 1),
-                _digits(b, -1),
-                _ratio(tight),
+                entry(self.output, place, shape),
+                digits(low, -1),
+                digits(high, 1),
+                digits(a, 1),
+                digits(b, -1),
+                ratio(tight),
             )
             for place, (low, high, a, b, tight) in enumerate(
                 zip(*columns, self.tightness.reshape(-1).tolist(), strict=True)
             )
         ]
-
-    def _domain_words(self) -> str:
-        kind = self.domain["kind"]
-        if kind == "all":
-            return "every real input"
-        return "every input of a box" if kind == "box" else "every input of a half-space"
 
     # -- beside the weights ------------------------------------------------------------------------------------
 
@@ -365,13 +467,17 @@ def _check_order(certificate: Certificate) -> None:
             )
 
 
+def _endless(domain: Mapping[str, Any]) -> bool:
+    """Whether a box has a side without an end."""
+    return any(math.isinf(float(end)) for name in ("lower", "upper") for end in domain.get(name, ()))
+
+
 def _check_domain(domain: Mapping[str, Any]) -> None:
-    needed = {"all": (), "box": ("lower", "upper"), "halfspace": ("normal", "offset")}
-    kind = domain.get("kind")
-    if kind not in needed or not set(needed[kind]) <= set(domain):
+    kind = str(domain.get("kind"))
+    if kind not in KINDS or not set(KINDS[kind]) <= set(domain):
         raise InvalidValueError(
-            'A domain is {"kind": "all"}, {"kind": "box", "lower": [...], "upper": [...]} or {"kind": "halfspace", '
-            f'"normal": [...], "offset": c}}; received {dict(domain)!r}.'
+            f"A domain has a kind ({', '.join(KINDS)}) and what belongs to it, such as "
+            f'{{"kind": "box", "lower": [...], "upper": [...]}}; received {dict(domain)!r:.200}.'
         )
     if kind == "box":
         pairs = list(zip(domain["lower"], domain["upper"], strict=False))
@@ -379,54 +485,3 @@ def _check_domain(domain: Mapping[str, Any]) -> None:
             raise InvalidValueError(
                 "A box has as many lower as upper ends, and no lower end above its upper one."
             )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Tensor):
-        return _plain(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    return value
-
-
-def _revived(value: Any) -> Any:
-    """The inverse of ``_plain`` on numbers."""
-    if isinstance(value, str):
-        return float(value) if value in ("inf", "-inf", "nan") else value
-    if isinstance(value, dict):
-        return {k: _revived(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_revived(v) for v in value]
-    return value
-
-
-def _entry(output: str, place: int, shape: torch.Size) -> str:
-    index = []
-    for size in reversed(shape):
-        place, here = divmod(place, size)
-        index.append(str(here))
-    return f"{output}[{', '.join(reversed(index))}]" if index else output
-
-
-def _digits(value: float, direction: int) -> str:
-    """Six digits, rounded down (−1) or up (1), so that what is printed is still true."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    text = f"{value:.6g}"
-    if (float(text) - value) * direction < 0:
-        step = 10.0 ** (math.floor(math.log10(abs(value))) - 5)
-        text = f"{value + direction * step:.6g}"
-    return text
-
-
-def _ratio(value: float) -> str:
-    """Three decimals, rounded up so that a tightness does not flatter."""
-    return f"{math.ceil(value * 1000 - 1e-9) / 1000:g}" if value < 1000 else f"{value:.3g}"
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"\\{c}" if c in "\\`*_<>|[]" else c for c in clean(text))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -20,51 +20,29 @@ from torch.utils._pytree import tree_map
 from farfield._budget import Budget, Clock, running
 from farfield._provenance import provenance
 from farfield.certify._certificate import Certificate, Method
-from farfield.certify._domain import domain_boxes, plain_domain
+from farfield.certify._domain import bounding_boxes, plain_domain
 from farfield.certify._float_limit import float_limit
 from farfield.certify._hash import model_hash
-from farfield.certify._proofs import IntervalProof, Proof, SoftmaxProof, read_proof, weakened
-from farfield.certify._provers import AttainedPoint, Key, OutputCase, prepare, provers, reached
+from farfield.certify._proofs import Proof
+from farfield.certify._provers import CELL_DIMENSIONS, Key
 from farfield.certify._search import Attained, attained
-from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
-from farfield.certify.checker import CertificateError, proof_reader
-from farfield.certify.intervals import Interval, UnboundableError, propagate
-from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
-from farfield.graph import Node, Program, capture, describe, differs, open_model
-from farfield.growth import Status, analyse
+from farfield.certify._solve import (
+    Solution,
+    Task,
+    UnboundedError,
+    draws,
+    published,
+    read_proofs,
+    solve_domain,
+)
+from farfield.certify.arithmetic import FORMATS, Rounding, rounding_error
+from farfield.errors import InvalidValueError, UnknownNameError
+from farfield.graph import Node, Program, capture, differs, open_model, real_size
 
 __all__ = ["Task", "UnboundedError", "captured_row", "certify", "first_row", "make_task", "prove_task"]
 
-ALLOWANCE = 2e-9
-"""Published bounds are wider than proved ones by this much of themselves: a checker rounds differently."""
-RECHECKED_CELLS = 20_000
-"""Proofs of up to this many cells are checked again before they are published."""
 SEARCH_SHARE = 0.15
 Progress: TypeAlias = Callable[[float, str], None]
-
-
-class UnboundedError(FarfieldError):
-    """There is no certificate: the model is unbounded, or not proved bounded. The message says which, and where."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be bounded: one output of a program, over a domain, on these sides."""
-
-    program: Program
-    output: str
-    domain: Mapping[str, Any]
-    boxes: Mapping[str, Interval]
-    signs: tuple[int, ...] = (1, -1)
-
-
-@dataclass(frozen=True)
-class Solution:
-    """The best proof of every entry and side, values met on the way, and what could not be re-checked."""
-
-    proofs: Mapping[Key, Proof]
-    witnesses: Mapping[Key, AttainedPoint]
-    doubts: tuple[str, ...] = ()
 
 
 @torch.enable_grad()  # the search climbs; a caller may have switched gradients off
@@ -74,6 +52,9 @@ def certify(
     *,
     time_budget: float | Budget = 60.0,
     domain: Any = None,
+    within: Any = None,
+    arithmetic: str = "real",
+    magnitude: float | None = None,
     output: str | None = None,
     resume: Certificate | None = None,
     generator: torch.Generator | None = None,
@@ -96,14 +77,23 @@ def certify(
     inputs
         An example input, a tuple of them, or a dictionary: shapes matter, the first row is taken.
     time_budget
-        Seconds of search, beside what capturing the model takes and what checking the proofs again before they are
-        published takes (as long again where they are cells, little otherwise), or a
-        :class:`~farfield._budget.Budget`, whose steps are batches of cells, gradient steps of the dual and gradient
-        steps of the search for attained values. The best answer found by then is returned, and it is sound whenever
-        it comes.
+        Seconds for all but capturing the model, or a :class:`~farfield._budget.Budget`, whose steps are batches
+        of cells, gradient steps of the dual and gradient steps of the search for attained values. The best answer
+        found by then is returned, and it is sound whenever it comes.
     domain
-        Every real input by default; (lower, upper) for a box; see
-        :class:`~farfield.certify.Certificate` for half-spaces.
+        Every real input by default; (lower, upper) for a box;
+        ``{"kind": "ball", "center": c, "radius": r}``, ``{"kind": "ellipsoid", "center": c, "axes": a}`` (with
+        half-lengths along the axes) or ``{"kind": "halfspace", "normal": n, "offset": c}``; see
+        :class:`~farfield.certify.Certificate`. Over a bounded domain any network has a range, also one that is
+        unbounded. A half-space is used with up to three inputs; with more, what holds for every input is taken.
+    within
+        A second domain: its bounds stand beside those of the first, as the certificate's ``within``.
+    arithmetic
+        ``"float32"``, ``"bfloat16"`` or ``"float64"``: bounds of the output as the model computes it in that format,
+        with a bound of its rounding added on either side. By default bounds in real arithmetic.
+    magnitude
+        Largest size of an input's entries for which the rounding is bounded, where the domain does not say. By
+        default the largest power of ten up to 10¹⁵ that has a bound (up to 10³⁸ behind a cap at the input).
     output
         Name of the output, where the model has several.
     resume
@@ -127,16 +117,69 @@ def certify(
     True
     """
     begun = time.monotonic()
+    _check_arithmetic(arithmetic, magnitude)
     model, example = open_model(model, first_row(inputs), rows=1)
     task = make_task(captured_row(model, example), output, domain)
     if resume is not None:
         _same(resume, task)
-    made = prove_task(
-        task, time_budget, start=_leaves(example), resume=resume, generator=generator, progress=progress
+    clock = running(time_budget)
+    inner = None if within is None else make_task(task.model, task.output, within)
+    roundings = _roundings(task.model, arithmetic, magnitude, task, *(() if inner is None else (inner,)))
+    random = bool(draws(task.model))
+    limit = None if random else float_limit(model, example, task.model)
+    options: dict[str, Any] = {"start": _leaves(example), "generator": generator, "progress": progress}
+    made = prove_task(task, clock if inner is None else clock.share(0.5), resume=resume, **options)
+    if inner is not None:
+        second = _inner(inner, made, clock, resume, options)
+        made = replace(made, within=second.computed_in(roundings[1]) if roundings else second)
+    if roundings:
+        made = made.computed_in(roundings[0])
+    record = provenance({"time_budget": _limit(time_budget).seconds, "steps": _limit(time_budget).steps})
+    return replace(made, float_limit=limit, seconds=time.monotonic() - begun, provenance=record)
+
+
+def _check_arithmetic(name: str, magnitude: float | None) -> None:
+    """Before anything is searched."""
+    if name not in ("real", *FORMATS):
+        raise UnknownNameError("arithmetic", name, ("real", *FORMATS))
+    if magnitude is None:
+        return
+    if name == "real":
+        raise InvalidValueError("magnitude= says how large inputs are for arithmetic=…, which is not given.")
+    if not isinstance(magnitude, int | float) or not 0 < magnitude < math.inf:
+        raise InvalidValueError(f"magnitude is a finite number above 0; received {magnitude!r}.")
+
+
+def _roundings(program: Program, name: str, magnitude: float | None, *tasks: Task) -> tuple[Rounding, ...]:
+    """The rounding of every task, before anything is searched; empty for real arithmetic."""
+    if name == "real":
+        return ()
+    found = {str(n.dtype).removeprefix("torch.") for n in program.nodes if _is_floating(n)}
+    if found - {name}:
+        raise InvalidValueError(
+            f"arithmetic={name!r} speaks of a model that computes in {name}; this one has numbers in "
+            f"{', '.join(sorted(found))}. Convert it first, with model.to(torch.{name}), and certify what you ship."
+        )
+    real = FORMATS[name]
+    return tuple(
+        rounding_error(program, task.output, real, bounding_boxes(task.domain, program), magnitude)
+        for task in tasks
     )
-    random = bool(_draws(task.program))
-    limit = None if random else float_limit(model, example, task.program)
-    return replace(made, float_limit=limit, seconds=time.monotonic() - begun)
+
+
+def _is_floating(node: Node) -> bool:
+    return node.dtype is not None and node.dtype.is_floating_point
+
+
+def _inner(
+    inner: Task, outer: Certificate, clock: Clock, resume: Certificate | None, options: Mapping[str, Any]
+) -> Certificate:
+    """The certificate over a second domain, which uses what holds everywhere."""
+    earlier = None if resume is None or resume.within is None else resume.within
+    if earlier is not None and dict(earlier.domain) != dict(inner.domain):
+        earlier = None
+    known = read_proofs(outer.proofs).get("domain", {}) if outer.domain["kind"] == "all" else {}
+    return prove_task(inner, clock, resume=earlier, everywhere=known, **options)
 
 
 def prove_task(
@@ -145,30 +188,38 @@ def prove_task(
     *,
     start: list[Tensor] | None = None,
     resume: Certificate | None = None,
+    everywhere: Mapping[Key, Proof] | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
-    """The certificate of a program that is captured already; without a limit of floating point."""
+    """The certificate of a program that is captured already; without a limit of floating point.
+
+    ``everywhere`` are proofs about every input that exist already.
+    """
     begun = time.monotonic()
     whole = running(time_budget)
-    clock = whole.share(0.95)
+    # Cells take as long to check again as to search: where there may be some, time is kept for it.
+    few = real_size(task.model) <= CELL_DIMENSIONS and math.isfinite(whole.seconds_left)
+    clock = whole.share(0.8 if few else 0.95)
 
     def say(words: str) -> None:
         if progress is not None:
             progress(1.0 - whole.left, words)
 
     say("intervals")
-    claims = _claims(task)
+    (task if task.usable else task.outer).require_bounded()
     found = attained(
-        task.program,
+        task.model,
         task.output,
         time_budget=_search_clock(clock),
         generator=generator or torch.Generator().manual_seed(0),
         domain=task.domain,
         start=start,
     )
-    solution = _solve(task, claims, found, clock, say, resume)
-    solution = _confidences(task, solution, clock, say)
+    earlier = {} if resume is None else read_proofs(resume.proofs)
+    if everywhere:
+        earlier["everywhere"] = dict(everywhere)
+    solution = solve_domain(task, found, clock, whole, say, earlier)
     return _certificate(task, found, solution, time.monotonic() - begun, time_budget)
 
 
@@ -182,6 +233,7 @@ def captured_row(model: nn.Module | ExportedProgram | str | Path, example: Any) 
 
 
 def make_task(program: Program, output: str | None, domain: Any) -> Task:
+    """The task of an output by name, over a domain as people write it."""
     if output is None and len(program.outputs) > 1:
         raise InvalidValueError(
             f"The model returns {len(program.outputs)} tensors ({', '.join(program.outputs)}): say which one with "
@@ -190,15 +242,14 @@ def make_task(program: Program, output: str | None, domain: Any) -> Task:
     name = program.outputs[0] if output is None else output
     if name not in program.outputs:
         raise UnknownNameError("output", name, program.outputs)
-    where = plain_domain(domain, program)
-    return Task(program, name, where, domain_boxes(where, program))
+    return Task.over(program, name, plain_domain(domain, program))
 
 
 def _same(resume: Certificate, task: Task) -> None:
-    mine = (model_hash(task.program), task.output, dict(task.domain))
+    mine = (model_hash(task.model), task.output, dict(task.domain))
     if (resume.model_hash, resume.output, dict(resume.domain)) != mine:
         raise InvalidValueError(
-            "resume= takes a certificate of the same model, output and domain, and this one is of another."
+            "resume= takes a certificate of the same model, output and domain; this one is of another."
         )
 
 
@@ -211,154 +262,13 @@ def _search_clock(clock: Clock) -> Clock:
     return clock.share(share)
 
 
-# -- claims ----------------------------------------------------------------------------------------------------------
-
-
-def _claims(task: Task) -> dict[str, Any]:
-    """Every node's range; the error says why there is none."""
-    reason = "intervals give no finite range"
-    claims: dict[str, Any] = {}
-    try:
-        claims = propagate(task.program, inputs=dict(task.boxes))
-    except UnboundableError as error:
-        reason = str(error)
-    claim = claims.get(task.output)
-    if isinstance(claim, Interval) and bool((torch.isfinite(claim.lo) & torch.isfinite(claim.hi)).all()):
-        return claims
-    draw = _unbounded_draw(task, claims)
-    if draw is not None:
-        raise UnboundedError(
-            f"There is no certificate: {task.output!r} depends on random numbers that have no bound, drawn at "
-            f"{draw.place}."
-        )
-    if task.domain["kind"] == "box":
-        raise UnboundedError(f"{task.output!r} was not proved bounded: {reason}.")
-    verdict = next(v for v in analyse(task.program).verdicts if v.output == task.output)
-    if verdict.status is Status.UNBOUNDED:
-        raise UnboundedError(
-            f"There is no certificate: the output {task.output!r} is unbounded. {verdict}. "
-            "Run farfield audit for the escape path and the place for a norm."
-        )
-    if verdict.status is Status.UNKNOWN:
-        raise UnboundedError(
-            f"There is no certificate: whether {task.output!r} is unbounded is open. {verdict}."
-        )
-    raise UnboundedError(f"{task.output!r} is bounded, but no number was proved: {reason}.")
-
-
-def _unbounded_draw(task: Task, claims: Mapping[str, Any]) -> Node | None:
-    """A random draw of any size that the output depends on."""
-    for node in _draws(task.program):
-        claim = claims.get(node.name)
-        if not node.operands and isinstance(claim, Interval) and not claim.bounded:
-            return node
-    return None
-
-
-def _draws(program: Program) -> list[Node]:
-    return [node for node in program.nodes if node.role == "operation" and not describe(node).deterministic]
-
-
-# -- proofs ----------------------------------------------------------------------------------------------------------
-
-
-def _solve(
-    task: Task, claims: Mapping[str, Any], found: Attained, clock: Clock, say: Callable[[str], None],
-    resume: Certificate | None = None,
-) -> Solution:  # fmt: skip
-    """(entry, sign) → the best proof there is time for, as the checker proves it."""
-    claim = claims[task.output]
-    best: dict[Key, Proof] = {}
-    for i, (lo, hi) in enumerate(zip(claim.lo.reshape(-1), claim.hi.reshape(-1), strict=True)):
-        for sign in task.signs:
-            best[i, sign] = IntervalProof(i, sign, float(hi) if sign > 0 else -float(lo))
-    for data in () if resume is None else resume.proofs:
-        old = read_proof(data)
-        best[old.output, old.sign] = _better(best[old.output, old.sign], old)
-    witnesses: dict[Key, AttainedPoint] = {}
-    case = None
-    if difference_program(task.program, task.output) is None:
-        case = prepare(task.program, task.output, claims, task.boxes, found)
-    if case is not None:
-        jobs = sorted(best, key=lambda k: -(best[k].bound - reached(found, k)))
-        for done, key in enumerate(jobs):
-            if clock.over:
-                break
-            say(f"output {key[0]}, {'upper' if key[1] > 0 else 'lower'} bound")
-            _prove(case, key, best, witnesses, clock.share(1.0 / (len(jobs) - done)))
-    say("checking the proofs again")
-    proofs, doubts = _rechecked(task, best)
-    return Solution(proofs, witnesses, doubts)
-
-
-def _prove(
-    case: OutputCase, key: Key, best: dict[Key, Proof], witnesses: dict[Key, AttainedPoint], clock: Clock
-) -> None:
-    """Every prover in turn, until the bound is close to what is attained or the time is up."""
-    for prover, share in provers(case):
-        if clock.over or best[key].bound - reached(case.found, key) <= case.tolerance(key[0]):
-            return
-        proof, witness = prover(case, key, best[key], clock.share(share))
-        if proof is not None:
-            best[key] = _better(best[key], proof)
-        if witness is not None:
-            witnesses[key] = witness
-
-
-def _better(old: Proof, new: Proof) -> Proof:
-    return new if new.bound < old.bound else old
-
-
-def _rechecked(task: Task, proofs: Mapping[Key, Proof]) -> tuple[dict[Key, Proof], tuple[str, ...]]:
-    """Proofs with bounds that the checker proves as well: where its arithmetic is coarser, its bound is published.
-
-    Long lists of cells are left out, for the time it takes: the checker halves what it finds too large. Wherever it
-    was counted it looked at three to six cells for each one listed, and it may look at seventeen.
-    """
-    read = proof_reader(task.program, task.output, task.domain)
-    checked, doubts = dict(proofs), []
-    for key, proof in proofs.items():
-        if proof.kind == "cells" and proof.cells > RECHECKED_CELLS:  # type: ignore[union-attr]
-            continue
-        try:
-            checked[key] = weakened(proof, max(proof.bound, read(proof.to_dict())))
-        except CertificateError as error:
-            doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
-    return checked, tuple(doubts)
-
-
-def _confidences(task: Task, solution: Solution, clock: Clock, say: Callable[[str], None]) -> Solution:
-    """Behind a softmax: bounds on the logits' differences, and through them on every probability."""
-    program = difference_program(task.program, task.output)
-    if program is None:
-        return solution
-    inner = Task(program, DIFFERENCES, task.domain, task.boxes, (1,))
-    try:
-        claims = _claims(inner)
-    except UnboundedError:
-        return solution
-    generator = torch.Generator().manual_seed(0)
-    found = attained(
-        program, DIFFERENCES, time_budget=clock.share(0.1), generator=generator, domain=task.domain
-    )
-    differences = _solve(inner, claims, found, clock, say)
-    bounds = [_published(differences.proofs[row, 1].bound) for row in range(len(differences.proofs))]
-    classes = len(solution.proofs) // 2
-    best = dict(solution.proofs)
-    for (index, sign), old in solution.proofs.items():
-        used = [differences.proofs[r, 1] for r, pair in enumerate(pairs(classes)) if pair[sign < 0] == index]
-        bound = sign * confidence(bounds, classes, index, sign > 0)
-        best[index, sign] = _better(old, SoftmaxProof(index, sign, bound, tuple(used)))
-    return Solution(best, solution.witnesses, (*solution.doubts, *differences.doubts))
-
-
 # -- the certificate -------------------------------------------------------------------------------------------------
 
 
 def _certificate(
     task: Task, found: Attained, solution: Solution, seconds: float, time_budget: float | Budget | Clock
 ) -> Certificate:
-    program, count = task.program, found.lower.numel()
+    program, count = task.model, found.lower.numel()
     lower_witness, upper_witness = found.witnesses()
     low, high = found.lower.clone(), found.upper.clone()
     for (i, sign), witness in solution.witnesses.items():
@@ -367,13 +277,13 @@ def _certificate(
             values[i] = sign * witness.value
             places[i] = {"point": list(witness.point), "direction": None, "value": sign * witness.value}
     proofs = solution.proofs
-    upper = torch.tensor([_published(proofs[i, 1].bound) for i in range(count)], dtype=torch.float64)
-    lower = torch.tensor([-_published(proofs[i, -1].bound) for i in range(count)], dtype=torch.float64)
+    upper = torch.tensor([published(proofs[i, 1].bound) for i in range(count)], dtype=torch.float64)
+    lower = torch.tensor([-published(proofs[i, -1].bound) for i in range(count)], dtype=torch.float64)
     kinds = {"mixed" if proof.kind == "softmax" else proof.kind for proof in proofs.values()}
     shape = tuple(int(d) for d in program.node(task.output).shape)
-    random = bool(_draws(program))
+    random = bool(draws(program))
     limit = _limit(time_budget)
-    return Certificate(
+    made = Certificate(
         lower.reshape(shape),
         upper.reshape(shape),
         low.reshape(shape),
@@ -387,10 +297,33 @@ def _certificate(
         input_shape=tuple(tuple(int(d) for d in spec.shape) for spec in program.inputs),
         input_dtype=tuple(str(spec.dtype).removeprefix("torch.") for spec in program.inputs),
         float_limit=None,
-        proofs=tuple(proofs[i, sign].to_dict() for i in range(count) for sign in (1, -1)),
+        proofs=tuple(solution.proof_data((i, sign)) for i in range(count) for sign in (1, -1)),
         seconds=seconds,
         provenance=provenance({"time_budget": limit.seconds, "steps": limit.steps}),
     )
+    return replace(made, advice=_advice(made, solution.behind))
+
+
+LOOSE = 2.0
+"""From this tightness on a certificate says what would make it tighter."""
+
+
+def _advice(made: Certificate, behind: int) -> tuple[str, ...]:
+    """What was measured to make bounds tighter, where these are loose."""
+    finite = made.tightness[torch.isfinite(made.tightness)]
+    if not finite.numel() or float(finite.max()) < LOOSE:
+        return ()
+    said = []
+    if behind >= 2:
+        said.append(
+            f"{behind} layers of activations lie behind the last norm. A norm at the last hidden layer is bounded "
+            "much more tightly: with four layers of 128, tightness 1.1 there, 3.5 to 30 with the norm at the first."
+        )
+    said.append(
+        "More time tightens these bounds (resume=…). A range by construction costs none: end the model in "
+        "farfield.nn.RangeHead."
+    )
+    return tuple(said)
 
 
 def _limit(time_budget: float | Budget | Clock) -> Budget:
@@ -399,10 +332,6 @@ def _limit(time_budget: float | Budget | Clock) -> Budget:
         return time_budget
     seconds = time_budget.seconds_left if isinstance(time_budget, Clock) else float(time_budget)
     return Budget(seconds=max(0.0, seconds)) if seconds < math.inf else Budget(steps=0)
-
-
-def _published(bound: float) -> float:
-    return bound + ALLOWANCE * max(1.0, abs(bound))
 
 
 def _assumptions(program: Program, *, random: bool) -> tuple[str, ...]:

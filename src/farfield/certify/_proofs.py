@@ -175,12 +175,13 @@ class NormMultipliers:
     """κ per group, ω where the norm centers (0 elsewhere).
 
     ``parametrised``: whether the norm's value is C u on {u : ‖C u‖²/count + ε t² = 1} (C the centered affine map of
-    the homogeneous input), or only its image.
+    the homogeneous input), or only its image. ``mu``: weights of the domain's forms in that ellipsoid, if any.
     """
 
     parametrised: bool
     kappa: tuple[float, ...]
     omega: tuple[float, ...]
+    mu: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -188,6 +189,7 @@ class NormMultipliers:
             "parametrised": self.parametrised,
             "kappa": list(self.kappa),
             "omega": list(self.omega),
+            **({"mu": list(self.mu)} if self.mu else {}),
         }
 
 
@@ -202,7 +204,7 @@ class DualProof(_Proof):
     curves, norms, boxes
         One number per entry of the node (per group for norms).
     forms, products
-        Rows of the matrix N of pairwise products, in order: the constant 1; t of every parametrised norm; then for
+        Rows of the matrix N of pairwise products, in order: the constant 1; t of every parametrized norm; then for
         every listed (node, a, b, c) the forms a·y + b·z + c ≥ 0 of all its entries. N is symmetric and not negative.
     """
 
@@ -235,7 +237,9 @@ class DualProof(_Proof):
             float(data["joint"]),
             {k: CurveMultipliers(**_tensors(v)) for k, v in data["curves"].items()},
             {
-                k: NormMultipliers(bool(v["parametrised"]), tuple(v["kappa"]), tuple(v["omega"]))
+                k: NormMultipliers(
+                    bool(v["parametrised"]), tuple(v["kappa"]), tuple(v["omega"]), tuple(v.get("mu", ()))
+                )
                 for k, v in data["norms"].items()
             },
             {k: BoxMultipliers(**_tensors(v)) for k, v in data["boxes"].items()},

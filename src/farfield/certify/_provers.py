@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from farfield._budget import Clock
+from farfield.certify._cone import Cone
 from farfield.certify._proofs import CellsProof, DualProof, Proof
 from farfield.certify._search import Attained
 from farfield.certify.affine import Network, TooLargeError, build_network
@@ -56,6 +57,7 @@ class OutputCase:
     problem: Problem | None
     dimensions: int | None
     found: Attained
+    cone: Cone | None = None
 
     def tolerance(self, output: int) -> float:
         """How close to the attained value a bound of this entry need come."""
@@ -68,18 +70,19 @@ Prover: TypeAlias = Callable[[OutputCase, Key, Proof, Clock], tuple[Proof | None
 
 
 def prepare(
-    program: Program, output: str, claims: Mapping[str, Any], boxes: Mapping[str, Interval], found: Attained
-) -> OutputCase | None:
+    program: Program, output: str, claims: Mapping[str, Any], boxes: Mapping[str, Interval], found: Attained,
+    cone: Cone | None = None,
+) -> OutputCase | None:  # fmt: skip
     """The case of an output; ``None`` where it is too large for more than intervals."""
     try:
         network = build_network(program, output, claims, boxes)
     except TooLargeError:
         return None
     try:
-        problem = build_problem(network, _typical(program, network))
+        problem = build_problem(network, _typical(program, network), cone=cone)
     except NoProblemError:
         problem = None
-    return OutputCase(network, problem, _dimensions(network) if network.compact() else None, found)
+    return OutputCase(network, problem, _dimensions(network) if network.compact() else None, found, cone)
 
 
 def provers(case: OutputCase) -> Sequence[tuple[Prover, float]]:
@@ -106,6 +109,7 @@ def by_cells(
             time_budget=clock,
             tolerance=case.tolerance(key[0]),
             attained=reached(case.found, key),
+            cone=case.cone,
         )
     except FarfieldError:
         return None, None

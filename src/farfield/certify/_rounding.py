@@ -1,4 +1,4 @@
-"""Rounding, bounded: what a float64 product, norm or factorisation may be off by, on the safe side."""
+"""Rounding, bounded: what a float64 product, norm or factorization may be off by, on the safe side."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def positive_definite(matrix: Tensor, error: Tensor | float) -> bool:
     """Whether every symmetric matrix within ``error`` (entrywise) of this one is positive definite.
 
     Proof: Cholesky in floating point that runs to its end on A − cI, with c above the backward error of the
-    factorisation, γ_{n+2}·tr(A)/(1 − γ_{n+2}), and above the spectral norm of every admitted perturbation (at most
+    factorization, γ_{n+2}·tr(A)/(1 − γ_{n+2}), and above the spectral norm of every admitted perturbation (at most
     its largest row sum), proves A + E positive definite. Rump, *Verification of positive definiteness*, BIT 2006.
     """
     size = matrix.shape[0]

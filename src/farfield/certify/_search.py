@@ -11,7 +11,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from farfield._budget import Budget, Clock, running
 from farfield._typing import Float, Int
+from farfield.certify._search_region import Region, search_region
 from farfield.errors import InvalidValueError
 from farfield.graph import Program, compute_node
 
@@ -96,7 +96,7 @@ def attained(
 ) -> Attained:
     """Search for the smallest and largest value of every entry of an output.
 
-    Random directions at thirteen magnitudes, then rounds of normalised gradient ascent with momentum from the best of
+    Random directions at thirteen magnitudes, then rounds of normalized gradient ascent with momentum from the best of
     them and from fresh ones, steps shrinking from 0.5 to 10⁻⁵ radians. Costs what it is given: rounds go on until the
     budget is spent, so a little time finds little and more never finds less.
 
@@ -131,7 +131,7 @@ def attained(
     (tensor([-1.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
     """
     network = _Network(program, output, start)
-    region = _region(domain, network.size)
+    region = search_region(domain, network.size)
     clock = running(time_budget)
     return _Search(network, region, clock, generator).run()
 
@@ -212,71 +212,8 @@ class _Network:
         return result
 
 
-class _Region:
-    """All of Rⁿ; the others override where points start, and how they are brought back."""
-
-    def project(self, rows: Tensor) -> Tensor:
-        """The points themselves, or near ones inside."""
-        return rows
-
-    def contains(self, row: Tensor) -> bool:
-        """Exactly."""
-        return True
-
-    def sample(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """Points spread over a bounded region; None where directions and magnitudes serve better."""
-        return None
-
-    def extent(self) -> Tensor | None:
-        """Width of every side of a bounded region, the unit of steps; None for steps on sphere and ray."""
-        return None
-
-
-class _Box(_Region):
-    def __init__(self, low: Tensor, high: Tensor) -> None:
-        self.low, self.high = low, high
-        self.finite = bool(torch.isfinite(high - low).all())
-
-    def project(self, rows: Tensor) -> Tensor:
-        return torch.minimum(torch.maximum(rows, self.low), self.high)
-
-    def contains(self, row: Tensor) -> bool:
-        return bool(((self.low <= row) & (row <= self.high)).all())
-
-    def sample(self, count: int, generator: torch.Generator) -> Tensor | None:
-        if not self.finite:
-            return None
-        share = torch.rand(count, self.low.numel(), generator=generator, dtype=torch.float64)
-        share[: count // 4] = share[: count // 4].round()  # corners
-        return self.project(self.low + share * (self.high - self.low))
-
-    def extent(self) -> Tensor | None:
-        return self.high - self.low if self.finite else None
-
-
-class _HalfSpace(_Region):
-    """Where normal·x ≤ offset."""
-
-    def __init__(self, normal: Tensor, offset: float) -> None:
-        self.normal, self.offset = normal, offset
-
-    def project(self, rows: Tensor) -> Tensor:
-        excess = rows @ self.normal - self.offset
-        # A little too far, by what the sum may have rounded: the point reported must really be inside.
-        slack = 1e-13 * (rows.abs() @ self.normal.abs() + abs(self.offset))
-        length = self.normal.square().sum()
-        moved = rows - ((excess + slack) / length)[:, None] * self.normal
-        return torch.where((excess > -slack)[:, None], moved, rows)
-
-    def contains(self, row: Tensor) -> bool:
-        if not bool(torch.isfinite(row).all()):
-            return False
-        pairs = zip(self.normal.tolist(), row.tolist(), strict=True)
-        return sum((Fraction(a) * Fraction(b) for a, b in pairs), Fraction(0)) <= Fraction(self.offset)
-
-
 class _Search:
-    def __init__(self, network: _Network, region: _Region, clock: Clock, generator: torch.Generator) -> None:
+    def __init__(self, network: _Network, region: Region, clock: Clock, generator: torch.Generator) -> None:
         self.network, self.region, self.generator, self.clock = network, region, generator, clock
         self.size = network.size
 
@@ -451,28 +388,6 @@ class _Search:
             torch.where(none, -1, high_row),
             self.network.evaluations,
         )
-
-
-def _region(domain: Mapping[str, Any] | None, size: int) -> _Region:
-    kind = "all" if domain is None else domain["kind"]
-    if domain is None or kind == "all":
-        return _Region()
-    if kind == "box":
-        low, high = (torch.tensor(domain[k], dtype=torch.float64).reshape(-1) for k in ("lower", "upper"))
-        if low.numel() != size or high.numel() != size or not bool((low <= high).all()):
-            raise InvalidValueError(
-                f"A box has a lower and an upper end, in this order, for each of the {size} real input entries; "
-                f"received {low.numel()} and {high.numel()}."
-            )
-        return _Box(low, high)
-    if kind == "halfspace":
-        normal = torch.tensor(domain["normal"], dtype=torch.float64).reshape(-1)
-        if normal.numel() != size or not bool(torch.isfinite(normal).all()) or not bool(normal.any()):
-            raise InvalidValueError(
-                f"The normal of a half-space is a non-zero vector of {size} finite entries."
-            )
-        return _HalfSpace(normal, float(domain["offset"]))
-    raise InvalidValueError(f"A domain's kind is all, box or halfspace, not {kind!r}.")
 
 
 def _example(spec: Any) -> Tensor:

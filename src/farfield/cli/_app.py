@@ -11,6 +11,7 @@ from farfield import __version__
 from farfield._text import clean
 from farfield.cli import (
     activations,
+    atlas,
     audit,
     audit_all,
     certify,
@@ -23,12 +24,14 @@ from farfield.cli import (
     reproduce,
     verify,
 )
+from farfield.cli._help import WholeHelp, in_flags
 from farfield.errors import FarfieldError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="farfield",
+    cls=WholeHelp,
     help="Know, prove and fix what a neural network does far from its training data.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -36,6 +39,7 @@ app = typer.Typer(
 )
 app.command("audit")(audit.audit)
 app.command("audit-all")(audit_all.audit_all)
+app.command("atlas")(atlas.atlas)
 app.command("repair")(repair.repair)
 app.command("certify")(certify.certify)
 app.command("verify")(verify.verify)
@@ -78,6 +82,14 @@ def _is_about_memory(error: Exception) -> bool:
     )
 
 
+def _is_about_a_file(error: Exception) -> bool:
+    """A disk that is full or read-only, which torch's and safetensors' writers say by errors of their own."""
+    words = ("PytorchStreamWriter failed", "No space left", "Read-only file system", "Permission denied", "I/O error",
+             "iostream error",
+             "File too large")  # fmt: skip
+    return any(w in str(error) for w in words)
+
+
 def main() -> None:
     """Run the command line: a refusal of farfield's, or of the system's, exits 2 with one line; a bug 3 with its
     traceback.
@@ -85,7 +97,7 @@ def main() -> None:
     try:
         app()
     except FarfieldError as error:
-        _refuse(str(error))
+        _refuse(in_flags(str(error)))
     except OSError as error:
         # A file that is not there, a place that is read-only, a disk that is full: the system's own words.
         said = error.strerror or str(error) or type(error).__name__
@@ -96,6 +108,9 @@ def main() -> None:
     except Exception as error:
         if _is_about_memory(error):
             _refuse(f"There is not enough memory. {str(error).partition(chr(10))[0][:300]}".strip())
+        if _is_about_a_file(error):
+            said = str(error).partition(chr(10))[0][:300]
+            _refuse(f"A file could not be written; is the disk full or read-only? {said}")
         import traceback
 
         traceback.print_exc()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
-__all__ = ["Arguments", "Builder", "Target", "Trust", "Weights", "load_model"]
+__all__ = ["Arguments", "Builder", "Target", "Trust", "Weights", "draws_weights", "load_model", "model_words"]
 
 Trust: TypeAlias = Annotated[
     bool,
@@ -21,7 +22,7 @@ Target: TypeAlias = Annotated[
     typer.Argument(help="pkg.mod:callable, file.py:Class, a .pt2 or .onnx file, or hf:<local folder>."),
 ]
 Builder: TypeAlias = Annotated[
-    str | None, typer.Option(help="The callable that builds the module; the same as giving it as the target.")
+    str | None, typer.Option(help="The callable that builds the module; the same as naming it as TARGET.")
 ]
 Weights: TypeAlias = Annotated[
     Path | None,
@@ -30,7 +31,8 @@ Weights: TypeAlias = Annotated[
     ),
 ]
 Arguments: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--arg", help="Argument of the callable: --arg width=256. Repeat.")
+    list[str] | None,
+    typer.Option("--arg", help="Argument of the callable: --arg width=256. Repeat for several."),
 ]
 
 
@@ -51,3 +53,26 @@ def load_model(
     named = str(target if builder is None else builder)
     model = load_target(named, trust=trust, weights=weights, arguments=named_arguments(arguments or ()))
     return model, named
+
+
+def model_words(
+    target: str | None, builder: str | None, weights: Path | None, arguments: list[str] | None
+) -> str:
+    """The same options as they are typed, for a command that is suggested."""
+    words = [str(target if builder is None else builder)]
+    words += [] if weights is None else ["--weights", str(weights)]
+    return shlex.join([*words, *(word for text in arguments or () for word in ("--arg", text))])
+
+
+def draws_weights(model: Any, named: str, weights: Path | None, arguments: list[str] | None) -> bool:
+    """Whether the callable makes other weights each time it is called; a certificate is of one set of them."""
+    import torch
+    from torch import nn
+
+    from farfield._target import load_target, named_arguments
+
+    if weights is not None or named.startswith("hf:") or not isinstance(model, nn.Module):
+        return False
+    again = load_target(named, arguments=named_arguments(arguments or ()))
+    first, second = model.state_dict(), again.state_dict()
+    return first.keys() == second.keys() and not all(torch.equal(first[k], second[k]) for k in first)

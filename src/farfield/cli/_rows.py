@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from farfield._regular_file import open_regular
 from farfield.errors import InvalidValueError
 
-__all__ = ["KINDS", "read_rows"]
+__all__ = ["KINDS", "read_rows", "rows_for"]
 
 KINDS = ".npy, .npz, .csv, .parquet or .pt"
 
@@ -51,6 +52,20 @@ def read_rows(path: Path) -> Tensor | dict[str, Tensor] | tuple[Tensor, ...]:
     if not all(isinstance(part, Tensor) for part in parts):
         raise InvalidValueError(f"{str(path)!r} holds a {type(found).__name__}, not a tensor or several.")
     return found  # type: ignore[no-any-return]
+
+
+def rows_for(model: Any, path: Path) -> Any:
+    """Rows from a file, real numbers in the model's own type; a file's model has that of its first real input."""
+    dtype = None
+    if isinstance(model, torch.nn.Module):
+        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    elif not hasattr(model, "parameters"):
+        dtype = torch.float32
+
+    def typed(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+    return tree_map(typed, read_rows(path))
 
 
 def _is_heading(line: str) -> bool:

@@ -25,7 +25,7 @@ def check_files(*paths: Path | None) -> None:
             )
         if not path.parent.is_dir():
             raise InvalidValueError(
-                f"There is no folder {str(path.parent)!r} to write {path.name!r} to. Make it first."
+                f"There is no folder {str(path.parent)!r} to write {path.name!r} to. Create it first."
             )
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise InvalidValueError(f"{str(path)!r} can't be written: the place is read-only.")

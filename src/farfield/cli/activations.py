@@ -47,7 +47,7 @@ def activations(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of β to this .png or .svg file.")] = None,
 ) -> None:
-    """Isometry strength β, mean-field offset and scale, growth and Lipschitz constant of every activation."""
+    """Print isometry strength β, mean-field offset and scale, growth and Lipschitz constant of every activation."""
     from farfield.gaussian import activation, activation_names
 
     sigmas = sorted((activation(n) for n in activation_names()), key=lambda s: s.name)

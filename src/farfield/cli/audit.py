@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farfield.cli._options import Arguments, Builder, Target, Trust, Weights, load_model
+from farfield.cli._options import Arguments, Builder, Target, Trust, Weights, load_model, model_words
 from farfield.cli._session import check_files, write_text
 
 if TYPE_CHECKING:
@@ -47,12 +48,22 @@ def audit(
     arguments: Arguments = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat."),
+        typer.Option(
+            "--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat for several."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows the model was made for, instead of --input: the audit also says what it gives on them and ten "
+            "standard deviations away. .npy, .npz, .csv, .parquet or .pt."
+        ),
     ] = None,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
-            help="Exit 1 on: unbounded (default), unknown, a code such as FF002, or none. Repeat or comma."
+            help="Exit 1 on: unbounded (default), unknown, a code such as FF002, or none. Repeat, or separate by "
+            "commas."
         ),
     ] = None,
     trust: Trust = False,
@@ -60,9 +71,10 @@ def audit(
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code scanning to this file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a single-file HTML report.")] = None,
 ) -> None:
-    """Verdict (BOUNDED, UNBOUNDED, UNKNOWN), escape path, slope and fix, for every input there can be.
+    """Say whether a model can blow up, for any input at all: verdict, escape path, slope and fix.
 
-    Exit code 0: nothing that --fail-on names; 1: it was found; 2: the target or an option is wrong; 3: a bug here.
+    The verdict is BOUNDED, UNBOUNDED or UNKNOWN. Exit code 0: nothing that --fail-on names was found; 1: it was;
+    2: the target or an option is wrong; 3: a bug in farfield.
     """
     check_files(sarif, html)
     conditions = _conditions([w for words in (fail_on or ["unbounded"]) for w in words.split(",")])
@@ -70,27 +82,39 @@ def audit(
     from farfield._target import example_input
     from farfield._text import clean
     from farfield.audit import audit as run
+    from farfield.cli._rows import rows_for
+    from farfield.errors import InvalidValueError
 
+    if data is not None and inputs:
+        raise InvalidValueError("--data gives the inputs: leave --input out.")
+    words = model_words(target, builder, weights, arguments)
     model, target = load_model(target, builder, weights, arguments, trust=trust)
-    examples = tuple(example_input(spec) for spec in inputs or ())
     if hasattr(model, "eval"):
         model.eval()
+    examples = tuple(example_input(spec) for spec in inputs or ()) if data is None else rows_for(model, data)
     # Rays are drawn on a page and listed in JSON; nobody else waits for them.
     result = run(model, examples, name=target, rays=6 if as_json or html is not None else 0)
-    data: dict[str, Any] = result.to_dict()
+    found: dict[str, Any] = result.to_dict()
+    found["subject"] |= {
+        "target": words,
+        "data": None if data is None else shlex.quote(str(data)),
+        "input_options": [word for spec in inputs or () for word in ("--input", spec)],
+    }
     if sarif is not None:
         from farfield.report import render_sarif
 
-        write_text(sarif, json.dumps(render_sarif(data), indent=1) + "\n")
+        write_text(sarif, json.dumps(render_sarif(found), indent=1) + "\n")
     if html is not None:
         from farfield.report import render_html
 
-        write_text(html, render_html(data))
+        write_text(html, render_html(found))
     if as_json:
-        typer.echo(json.dumps(clean(data, lines=True), ensure_ascii=False))
+        typer.echo(json.dumps(clean(found, lines=True), ensure_ascii=False))
     else:
         from farfield.report import print_audit
 
-        print_audit(data)
+        print_audit(found)
     if _fails(result, conditions):
         raise typer.Exit(1)
+    if result.verdict.name == "UNKNOWN":
+        typer.echo("exit code 0 although the verdict is UNKNOWN; --fail-on unknown makes it 1", err=True)

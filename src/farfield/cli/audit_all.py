@@ -64,7 +64,8 @@ def audit_all(
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", help="Shape of an input, for models that name none: 1x8, 1x16:int64. Repeat."
+            "--input",
+            help="Shape of an input, for models that name none: 1x8, 1x16:int64. Repeat for several.",
         ),
     ] = None,
     builder: Annotated[
@@ -78,7 +79,8 @@ def audit_all(
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
-            help="Exit 1 on: unbounded and error (default), unknown, a code such as FF002, or none. Repeat or comma."
+            help="Exit 1 on: unbounded and error (default), unknown, a code such as FF002, or none. Repeat, or "
+            "separate by commas."
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help="Where the work runs: auto, local, ray.")] = "auto",
@@ -94,7 +96,7 @@ def audit_all(
     sandbox: Annotated[
         bool,
         typer.Option(
-            "--sandbox", help="Linux: no network, and a file system that is read-only but for --out."
+            "--sandbox", help="Linux only: no network, and a file system that is read-only except for --out."
         ),
     ] = False,
     pages: Annotated[
@@ -110,12 +112,12 @@ def audit_all(
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute finished rows again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows, one JSON object a line.")] = False,
 ) -> None:
-    """Audit every checkpoint of a registry, one row each; one that is broken is a row with the reason.
+    """Audit every checkpoint of a folder or table; a broken one gets a row with the reason and stops nothing.
 
-    Writes audits.jsonl, a row as soon as a model is done, audits.parquet (with pyarrow), run.json and index.html, of
-    several pages where there are more than a thousand models. A run that was stopped goes on
-    where it was. Exit code 0: nothing that --fail-on names; 1: it was found; 2: the registry or an option is wrong;
-    3: a bug here; 130: interrupted.
+    Writes audits.jsonl (a row as soon as a model is done), audits.parquet (with pyarrow), run.json and index.html,
+    which has several pages for more than a thousand models. A run that was stopped goes on where it was. Exit code 0:
+    nothing that --fail-on names was found; 1: it was; 2: the registry or an option is wrong; 3: a bug in farfield;
+    130: interrupted.
     """
     conditions = _conditions([w for words in (fail_on or ["unbounded,error"]) for w in words.split(",")])
 

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from farfield.cli._help import WholeHelp
+
 __all__ = ["data"]
 
 data = typer.Typer(
     help="Datasets by name: list them, fetch their files, show where they come from.",
     no_args_is_help=True,
+    cls=WholeHelp,
     rich_markup_mode=None,
 )
 
@@ -36,7 +39,7 @@ def _state(name: str) -> str:
 def list_names(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Every dataset, how many rows it has, and whether its files are here; then weights of pretrained networks."""
+    """List every dataset with its number of rows and whether its files are here, then weights of networks."""
     from farfield.data import dataset_names, info, weight_names
 
     rows = [
@@ -55,19 +58,19 @@ def show_info(
     name: Annotated[str, typer.Argument(help="A dataset, by the name that farfield data list shows.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """What a dataset is, whose it is, how it is split, and which files it needs."""
+    """Show what a dataset is, whose it is, how it is split, and which files it needs."""
     from farfield.data import info
 
     entry = info(name)
     record: dict[str, Any] = {
-        "name": entry.name, "title": entry.title, "rows": entry.rows, "licence": entry.licence,
+        "name": entry.name, "title": entry.title, "rows": entry.rows, "license": entry.license,
         "citation": entry.citation, "note": entry.note, "state": _state(name),
         "files": [[{"path": f.path, "digest": f.digest, "url": f.url} for f in forms] for forms in entry.files],
     }  # fmt: skip
     if as_json:
         typer.echo(json.dumps(record, ensure_ascii=False))
         return
-    for key in ("title", "rows", "licence", "citation", "note", "state"):
+    for key in ("title", "rows", "license", "citation", "note", "state"):
         if record[key]:
             typer.echo(f"{key:9} {record[key]}")
     for forms in entry.files:
@@ -79,11 +82,11 @@ def show_info(
 def fetch_files(
     names: Annotated[list[str], typer.Argument(help="Datasets to fetch.")],
 ) -> None:
-    """Download what is missing into the cache, checked by hash; the licence is shown first."""
+    """Download what is missing into the cache, checked by hash; the license is shown first."""
     from farfield.data import fetch, info
 
     for name in names:
         entry = info(name)
-        typer.echo(f"{name}: {entry.licence}. Cite: {entry.citation}.", err=True)
+        typer.echo(f"{name}: {entry.license}. Cite: {entry.citation}.", err=True)
         for path in fetch(name):
             typer.echo(str(path))

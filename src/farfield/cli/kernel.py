@@ -26,7 +26,9 @@ _DRAWN = 1000
 def kernel(
     data: Annotated[
         Path | None,
-        typer.Argument(help="Inputs, one a row: .csv, .npy, .parquet or .pt. None: a grid in one dimension."),
+        typer.Argument(
+            help="Inputs, one a row: .csv, .npy, .parquet or .pt. Without it, a grid in one dimension."
+        ),
     ] = None,
     kind: Annotated[Literal["ntk", "nngp"], typer.Option(help="Which kernel.")] = "ntk",
     depth: Annotated[int, typer.Option(help="Hidden layers.")] = 2,
@@ -50,7 +52,7 @@ def kernel(
     plot: Annotated[Path | None, typer.Option(help="Write a heat map to this .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: inputs, matrix and bounds.")] = False,
 ) -> None:
-    """NNGP or NTK of a fully connected network of infinite width, and the supremum of its diagonal."""
+    """Compute the NNGP or NTK of a fully connected network of infinite width, and the supremum of its diagonal."""
     from farfield.engine import bar
     from farfield.kernels import mlp
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from farfield.cli._help import WholeHelp
 from farfield.cli._session import check_files
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = ["lnnet"]
 lnnet = typer.Typer(
     help="LayerNorm as a nonlinearity: networks without an activation function.",
     no_args_is_help=True,
+    cls=WholeHelp,
     rich_markup_mode=None,
 )
 

@@ -29,7 +29,9 @@ def ntk(
         str | None,
         typer.Option("--input", help="Shape of a random batch: 64x8, 16x3x32x32, 32x16:int64."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Inputs instead, a .npy file, batch first.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A .npy file of inputs, batch first, instead of random ones.")
+    ] = None,
     outputs: Annotated[
         str, typer.Option(help="trace, sum, full, or the index of one output: 3, or 0,2 for two axes.")
     ] = "trace",
@@ -55,7 +57,7 @@ def ntk(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tangent kernel of a model as it stands, in evaluation mode: method, spectrum, and each parameter's share."""
+    """Compute the tangent kernel of a model in evaluation mode, its spectrum, and each parameter's share."""
     from farfield._target import load_target
     from farfield.engine import bar
     from farfield.errors import InvalidValueError

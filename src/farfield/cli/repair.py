@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from farfield.cli._help import in_flags
 from farfield.cli._options import Arguments, Builder, Target, Weights, load_model
 from farfield.cli._session import check_files, write_text
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 __all__ = ["repair"]
 
@@ -33,23 +31,30 @@ def repair(
     method: Annotated[str, typer.Option(help="auto, features, cap, range, soft or norm.")] = "auto",
     at: Annotated[
         list[str] | None,
-        typer.Option(help="Submodule, or operation of a file, behind which the cap goes. Repeat."),
+        typer.Option(
+            help="Submodule, or operation of a file, behind which the cap goes. Repeat for several."
+        ),
     ] = None,
     keep: Annotated[
-        float, typer.Option(help="Share of the rows that must not change, to the last bit.")
+        float, typer.Option(help="Share of the rows whose outputs must stay the same to the last bit.")
     ] = 0.99,
-    rollout: Annotated[bool, typer.Option(help="The output is the next input: protect the state.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page: both models beside each other.")] = None,
+    rollout: Annotated[
+        bool, typer.Option(help="For a step whose output is its next input: protect the state.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write an HTML page with both models side by side.")
+    ] = None,
     patch: Annotated[
-        bool, typer.Option("--patch", help="Print the lines to write into the source instead.")
+        bool, typer.Option("--patch", help="Print the code to add to your source instead.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Put protections into a trained model so that no input can make it blow up; nothing is retrained.
 
     Exit code 0: the model is bounded now (or was already); 1: it can't be repaired as asked, with the numbers; 2: the
-    target, the data or an option is wrong; 3: a bug here.
+    target, the data or an option is wrong; 3: a bug in farfield.
     """
+    from farfield.cli._rows import rows_for
     from farfield.errors import InvalidValueError
     from farfield.graph import as_module
     from farfield.repair import RepairError
@@ -60,12 +65,12 @@ def repair(
         raise InvalidValueError(f"--out is a .pt2, .onnx, .safetensors or .pt file, got {str(out)!r}.")
     loaded, target = load_model(target, builder, weights, arguments)
     model = as_module(loaded)
-    rows = _rows(data, next((p.dtype for p in model.parameters() if p.is_floating_point()), None))
+    rows = rows_for(model, data)
     chosen: Any = method
     try:
         done = run(model, rows, method=chosen, at=at or "auto", keep=keep, rollout=rollout)
     except RepairError as error:
-        typer.echo(str(error), err=True)
+        typer.echo(in_flags(str(error)), err=True)
         raise typer.Exit(1) from None
     if out is not None:
         done.save(out)
@@ -79,16 +84,4 @@ def repair(
     else:
         typer.echo(str(done))
         if out is not None and out.suffix in (".pt2", ".onnx"):
-            typer.echo(f"Next: farfield certify {out} --out cert.json")
-
-
-def _rows(path: Path, dtype: torch.dtype | None) -> Any:
-    """Rows from a file, real numbers in the model's own type."""
-    from torch.utils._pytree import tree_map
-
-    from farfield.cli._rows import read_rows
-
-    def typed(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-
-    return tree_map(typed, read_rows(path))
+            typer.echo(f"Next: farfield certify {shlex.quote(str(out))} --out cert.json")

@@ -102,7 +102,8 @@ def _many(
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments or papers: p2.fig3, p2. None: a listing.")
+        list[str] | None,
+        typer.Argument(help="Experiments or papers: p2.fig3, p2. Without any, they are listed."),
     ] = None,
     out: Annotated[
         Path,
@@ -114,12 +115,12 @@ def reproduce(
     force: Annotated[bool, typer.Option(help="Run again even where a result is stored.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
     seeds: Annotated[
-        int, typer.Option(help="So many seeds, from --seed on: in how many of them each claim holds.")
+        int, typer.Option(help="Number of seeds, starting at --seed; every claim is counted over them.")
     ] = 1,
     engine: Annotated[str, typer.Option(help="Where several seeds run: auto, local or ray.")] = "auto",
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting of the experiment otherwise: name=value, JSON or text."),
+        typer.Option("--set", help="Change a setting of the experiment: name=value, JSON or text."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
@@ -127,7 +128,7 @@ def reproduce(
 
     Finished experiments are kept and skipped, so an interrupted run goes on where it stopped. Numbers and verdicts
     are written before figures are drawn: without matplotlib they are all there. Exit code 1 if a claim turned out
-    otherwise than theory says.
+    other than theory says.
     """
     from farfield.errors import InvalidValueError
     from farfield.papers import experiment, experiment_names, experiment_titles, run_experiment

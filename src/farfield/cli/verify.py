@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from farfield.cli._options import Arguments, Builder, Target, Trust, Weights, load_model
+from farfield.cli._options import (
+    Arguments,
+    Builder,
+    Target,
+    Trust,
+    Weights,
+    draws_weights,
+    load_model,
+    model_words,
+)
 
 __all__ = ["verify"]
 
@@ -34,7 +44,8 @@ def verify(
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", help="Shape of an input, as for certify; by default the certificate's. Repeat."
+            "--input",
+            help="Shape of an input, as for certify; by default the certificate's. Repeat for several.",
         ),
     ] = None,
     trust: Trust = False,
@@ -42,7 +53,8 @@ def verify(
 ) -> None:
     """Check a certificate against a model: the digest, and every proof, without the search that found them.
 
-    Exit code 0: accepted; 1: refused, with the reason; 2: the file, the target or an option is wrong; 3: a bug here.
+    Exit code 0: accepted; 1: refused, with the reason; 2: the file, the target or an option is wrong; 3: a bug in
+    farfield.
     """
     from farfield._target import example_input
     from farfield._text import clean
@@ -50,6 +62,7 @@ def verify(
 
     data = _read(certificate)
     examples = tuple(example_input(spec) for spec in inputs) if inputs else None
+    words = model_words(target, builder, weights, arguments)
     model, target = load_model(target, builder, weights, arguments, trust=trust)
     if hasattr(model, "eval"):
         model.eval()
@@ -70,10 +83,17 @@ def verify(
         said = " ".join(str(error).split())[:200]
         reason = f"it can't be read as a certificate: {type(error).__name__}: {said}"
     accepted = not reason
+    hint = None
+    if not accepted and draws_weights(model, target, weights, arguments):
+        hint = (
+            f"{target} makes other random weights each time it is called, and a certificate holds for one set of "
+            "weights: give the trained ones with --weights, or check the .pt2 or .onnx file."
+        )
     if as_json:
         outcome = {
             "accepted": accepted,
             "reason": reason or None,
+            **({} if hint is None else {"hint": hint}),
             "certificate": str(certificate),
             "target": target,
             "model_hash": data.get("model_hash"),
@@ -83,8 +103,10 @@ def verify(
         from farfield.report import print_certificate
 
         typer.echo(f"accepted: {certificate} holds for {target}")
-        print_certificate(data, name=target, file=str(certificate))
+        print_certificate(data, name=target, file=shlex.quote(str(certificate)), target=words)
     else:
         typer.echo(f"refused: {clean(reason)}")
+        if hint is not None:
+            typer.echo(clean(hint))
     if not accepted:
         raise typer.Exit(1)

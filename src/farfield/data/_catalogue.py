@@ -1,4 +1,4 @@
-"""What there is: files with their hashes, sources, licences, citations."""
+"""What there is: files with their hashes, sources, licenses, citations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Entry:
         What it is read from: every item is one file, in any of several forms. Empty for one that is made up.
     rows
         How many there are in all; 0 for weights.
-    licence, citation
+    license, citation
         Whose it is.
     note
         What else to know: what the split is, what can't be fetched.
@@ -50,7 +50,7 @@ class Entry:
     title: str
     files: tuple[tuple[File, ...], ...]
     rows: int
-    licence: str
+    license: str
     citation: str
     note: str = ""
 
@@ -68,8 +68,8 @@ _TABLE_NOTE = (
 )
 
 
-def _table(name: str, title: str, rows: int, citation: str, licence: str = "CC BY 4.0 (UCI)") -> Entry:
-    return Entry(name, title, ((_TABLES,),), rows, licence, citation, _TABLE_NOTE)
+def _table(name: str, title: str, rows: int, citation: str, terms: str = "CC BY 4.0 (UCI)") -> Entry:
+    return Entry(name, title, ((_TABLES,),), rows, terms, citation, _TABLE_NOTE)
 
 
 _ENTRIES = (
@@ -113,7 +113,7 @@ _ENTRIES = (
     ),
     Entry(
         "cifar10",
-        "CIFAR-10: 60,000 colour images, 32×32, ten classes",
+        "CIFAR-10: 60,000 color images, 32×32, ten classes",
         (
             (
                 File(
@@ -134,7 +134,7 @@ _ENTRIES = (
     ),
     Entry(
         "mnist",
-        "MNIST: 70,000 grey images of digits, 28×28",
+        "MNIST: 70,000 gray images of digits, 28×28",
         tuple(
             (File(f"mnist/{name}", f"sha256:{digest}", f"{_MNIST_SOURCE}/{name}"),)
             for name, digest in (
@@ -214,7 +214,7 @@ WEIGHTS: dict[str, Entry] = {
             0,
             "BSD-3-Clause",
             "M. Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018",
-            "Colours in [0, 1], less ImageNet's mean, over its standard deviation.",
+            "Colors in [0, 1], less ImageNet's mean, over its standard deviation.",
         ),
         Entry(
             "resnet18_tiny",
@@ -230,7 +230,7 @@ WEIGHTS: dict[str, Entry] = {
             0,
             "MIT",
             "K. He, X. Zhang, S. Ren, J. Sun, Deep Residual Learning for Image Recognition, CVPR 2016",
-            "Half precision; images of 64×64, colours in [−1, 1]. It can't be fetched, set FARFIELD_DATA to a folder "
+            "Half precision; images of 64×64, colors in [−1, 1]. It can't be fetched, set FARFIELD_DATA to a folder "
             "that has it.",
         ),
     )
@@ -248,7 +248,7 @@ def weight_names() -> tuple[str, ...]:
 
 
 def info(name: str) -> Entry:
-    """What the catalogue says of a dataset or of weights: files, licence, citation, split.
+    """What the catalogue says of a dataset or of weights: files, license, citation, split.
 
     Examples
     --------

@@ -94,7 +94,7 @@ def _dataset(
     targets: tuple[str, ...],
     split: str,
 ) -> Dataset:
-    return Dataset(entry.name, *parts, features, targets, split, entry.licence, entry.citation)
+    return Dataset(entry.name, *parts, features, targets, split, entry.license, entry.citation)
 
 
 def _protein(entry: Entry, paths: tuple[Path, ...], seed: int) -> Dataset:

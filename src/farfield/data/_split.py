@@ -49,7 +49,7 @@ class Dataset:
         Names of the columns.
     split
         How it was split, in words.
-    licence, citation
+    license, citation
         Whose it is.
     """
 
@@ -60,7 +60,7 @@ class Dataset:
     features: tuple[str, ...]
     targets: tuple[str, ...]
     split: str
-    licence: str
+    license: str
     citation: str
 
 

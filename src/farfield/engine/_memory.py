@@ -107,7 +107,7 @@ _NUMPY = {torch.float64: np.float64, torch.float32: np.float32}
 
 
 def empty_matrix(rows: int, columns: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An uninitialised matrix to fill; on a CPU in huge pages, which a large one is filled three times faster in.
+    """An uninitialized matrix to fill; on a CPU in huge pages, which a large one is filled three times faster in.
 
     It is numpy that asks the system for them; elsewhere, and for other dtypes, this is ``torch.empty``.
 

@@ -123,7 +123,7 @@ class Activation:
     formula
         σ(x) in words a person reads.
     parameters
-        What a parametrised activation was made with, as (name, value) pairs.
+        What a parametrized activation was made with, as (name, value) pairs.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Normalised Hermite polynomials and the expansion of an activation in them."""
+"""Normalized Hermite polynomials and the expansion of an activation in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["hermite_coefficients", "hermite_polynomials"]
 
 
 def hermite_polynomials(x: Tensor, count: int) -> Tensor:
-    r"""The first ``count`` normalised probabilists' Hermite polynomials at x, stacked on a new first axis.
+    r"""The first ``count`` normalized probabilists' Hermite polynomials at x, stacked on a new first axis.
 
     .. math:: he_0 = 1,\; he_1 = x,\;
               he_{k+1} = \frac{x\,he_k - \sqrt{k}\,he_{k-1}}{\sqrt{k+1}},

@@ -111,7 +111,7 @@ def moments(sigma: ActivationLike, *, variance: float = 1.0) -> Moments:
 def mean_field_constants(sigma: ActivationLike, *, variance: float = 1.0) -> tuple[float, float]:
     """Offset c₀ and scale √Var σ(x).
 
-    At infinite width centring subtracts the one and projection divides by the other.
+    At infinite width centering subtracts the one and projection divides by the other.
 
     Reference: [P2] §6.
 

@@ -1,4 +1,4 @@
-"""Anything elementwise as an Activation: recognised where it is a known one, else wrapped and probed."""
+"""Anything elementwise as an Activation: recognized where it is a known one, else wrapped and probed."""
 
 from __future__ import annotations
 

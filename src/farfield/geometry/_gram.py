@@ -31,7 +31,7 @@ def squared_lengths(matrix: Tensor) -> Tensor:
     with torch.no_grad():
         if not bool(((squares > 0) & torch.isfinite(squares)).all()):
             raise InvalidValueError(
-                "Every diagonal entry of a Gram matrix must be positive and finite to normalise it; the smallest "
+                "Every diagonal entry of a Gram matrix must be positive and finite to normalize it; the smallest "
                 f"is {float(squares.min()):.3g} and the largest {float(squares.max()):.3g}. Drop the samples whose "
                 "features vanish or overflow."
             )

@@ -1,4 +1,4 @@
-"""The Gram matrix of a normalised network of infinite width, layer after layer."""
+"""The Gram matrix of a normalized network of infinite width, layer after layer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _reduced_ratio(sigma: Activation, rho: Tensor) -> Tensor:
     """σ̄(ρ)/σ̄(1) elementwise, by formula where one keeps its digits near ρ = 0, else from the table."""
     if moments(sigma).constant:
         raise InvalidValueError(
-            f"{sigma.name} is constant under N(0, 1): after centring nothing is left to normalise."
+            f"{sigma.name} is constant under N(0, 1): after centering nothing is left to normalize."
         )
     if sigma.closed_form is not None and sigma.closed_form.reduced is not None:
         reduced, one = sigma.closed_form.reduced, torch.ones_like(rho)
@@ -72,9 +72,9 @@ def _reduced_ratio(sigma: Activation, rho: Tensor) -> Tensor:
 def mean_field_step(
     matrix: Float[Tensor, "*batch n n"], sigma: ActivationLike
 ) -> Float[Tensor, "*batch n n"]:
-    r"""One normalised layer of infinite width: G ← σ̄(G̃)/σ̄(1) elementwise, unit diagonal.
+    r"""One normalized layer of infinite width: G ← σ̄(G̃)/σ̄(1) elementwise, unit diagonal.
 
-    The Gram matrix after x ↦ LN(σ(Wx)), W Gaussian, as the width grows: centring subtracts the mean-field
+    The Gram matrix after x ↦ LN(σ(Wx)), W Gaussian, as the width grows: centering subtracts the mean-field
     offset, projection divides by the mean-field scale. Exact to rounding where a formula for σ̄ is registered, else
     from a table with an absolute error below 1e-12 an entry. Differentiable for off-diagonal entries inside (−1, 1).
 
@@ -84,14 +84,14 @@ def mean_field_step(
     Parameters
     ----------
     matrix
-        Gram matrix, normalised first if its diagonal is not one.
+        Gram matrix, normalized first if its diagonal is not one.
     sigma
         Name, Activation, callable or elementwise module.
 
     Raises
     ------
     InvalidValueError
-        If σ is constant under the Gaussian: nothing is left after centring.
+        If σ is constant under the Gaussian: nothing is left after centering.
 
     References
     ----------
@@ -111,7 +111,7 @@ def mean_field_step(
 def mean_field_gaps(
     matrix: Float[Tensor, "n n"], sigma: ActivationLike, depth: int
 ) -> Float[Tensor, " layers"]:
-    """Isometry gap of the mean-field Gram matrix after 0 … depth layers (layer 0: the inputs, normalised).
+    """Isometry gap of the mean-field Gram matrix after 0 … depth layers (layer 0: the inputs, normalized).
 
     Examples
     --------

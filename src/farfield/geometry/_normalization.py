@@ -20,7 +20,7 @@ def normalization_gain(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*b
 
     [P2] Theorem 1 states a lower bound for this ratio; det G̃ = det G / Π a_i² makes it an identity (where G is
     singular both isometries are zero, and the value is the ratio of the means). It holds for projection alone
-    (RMSNorm without affine): **centring is a different operation and has no such guarantee**.
+    (RMSNorm without affine): **centering is a different operation and has no such guarantee**.
 
     Examples
     --------
@@ -52,9 +52,9 @@ def theorem1_bound(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch
 def corollary2_bound(x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     """Lower bound on the isometry of a batch after RMS projection of every sample: [P2] Corollary 2, corrected.
 
-    Theorem 1 for G = X Xᵀ. The paper prints it for "LayerNorm", whose definition there (its Table 1) does not centre:
-    with a centring LayerNorm the inequality fails, and isometry itself can fall (a test shows both). Split the layer:
-    :class:`farfield.nn.Project` carries this guarantee, :class:`farfield.nn.Center` carries none.
+    Theorem 1 for G = X Xᵀ. The paper prints it for "LayerNorm", whose definition there (its Table 1) does not center:
+    with a centering LayerNorm the inequality fails, and isometry itself can fall (a test shows both). Split the
+    layer: :class:`farfield.nn.Project` carries this guarantee, :class:`farfield.nn.Center` carries none.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def corollary3_bound(x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     .. math:: \mathcal I(\tilde C) \ge \mathcal I(C)\left(1 + \frac{\operatorname{var}(a)}{\bar a^2}\right),
               \quad C = X^\top X,\; a_j = \lVert X_{\cdot j}\rVert,\; \bar a = \frac1d \sum_{j\le d} a_j
 
-    Every feature (column of X) is scaled to unit length over the batch, without centring. The paper divides by the
+    Every feature (column of X) is scaled to unit length over the batch, without centering. The paper divides by the
     batch size n instead of d in ā, which multiplies var(a)/ā² by (n/d)²: for n well above d the inequality then
     fails for most batches (a test counts them).
 

@@ -26,7 +26,7 @@ class Eigenvalue:
         one holds with probability close to 1 over the random start, not with certainty, unless the method is
         ``"dense"``.
     method
-        ``"dense"`` (all eigenvalues), ``"inverse"`` (Lanczos on a factorised inverse) or ``"lanczos"``.
+        ``"dense"`` (all eigenvalues), ``"inverse"`` (Lanczos on a factorized inverse) or ``"lanczos"``.
     """
 
     value: float
@@ -52,7 +52,7 @@ def lanczos(
     tolerance: float = 1e-10,
     ends: tuple[str, ...] = ("smallest", "largest"),
 ) -> Spectrum:
-    r"""Smallest and largest eigenvalue of a symmetric operator by Lanczos with full reorthogonalisation.
+    r"""Smallest and largest eigenvalue of a symmetric operator by Lanczos with full reorthogonalization.
 
     Of the tridiagonal :math:`T = Q^\top A Q` on a Krylov space, with the residuals :math:`\|Aq - \theta q\|` as error
     estimates. Cost: ``steps`` products and 4n·steps² operations; memory n·steps numbers.

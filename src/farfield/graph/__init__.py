@@ -18,6 +18,7 @@ from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._prepare import set_serving, untouched, unwrapped
 from farfield.graph._program import Program
+from farfield.graph._restrict import FREE, over_ellipsoid, real_size
 from farfield.graph._rules import RuleTable, last_uses, walk
 from farfield.graph._runnable import Runnable, as_module, copied
 from farfield.graph._size import SymbolicSize
@@ -38,6 +39,7 @@ from farfield.graph.operators import (
 )
 
 __all__ = [
+    "FREE",
     "CaptureError",
     "Example",
     "Facts",
@@ -70,8 +72,10 @@ __all__ = [
     "operator",
     "operator_names",
     "operators",
+    "over_ellipsoid",
     "read_onnx",
     "read_program",
+    "real_size",
     "register_operator",
     "set_serving",
     "spread_rows",

@@ -51,7 +51,7 @@ def capture(
 
     The model is captured as it serves: in eval mode, without gradients, without a key-value cache. It's left
     exactly as it was. Parameters are shared, never copied. Afterwards constants are folded, each step gets
-    its plainest name, and norms and activations written by hand are recognised
+    its plainest name, and norms and activations written by hand are recognized
     (``attributes["recognised"]``); all of that is exact in real arithmetic.
 
     Parameters

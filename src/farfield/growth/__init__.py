@@ -13,7 +13,7 @@ from farfield.growth._growth import Growth, Kind
 from farfield.growth._horizon import Horizon, horizon
 from farfield.growth._registry import register_growth_rule
 from farfield.growth._step import register_jet_rule
-from farfield.growth._verdict import GrowthReport, Status, Verdict, analyse
+from farfield.growth._verdict import GrowthReport, Status, Verdict, analyze
 from farfield.growth._witness import Witness
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "Status",
     "Verdict",
     "Witness",
-    "analyse",
+    "analyze",
     "extents",
     "horizon",
     "register_growth_rule",

@@ -35,7 +35,7 @@ class Analysis:
     Parameters
     ----------
     program
-        The program analysed.
+        The program analyzed.
     joint
         Node → extent with every input moving at once.
     alone

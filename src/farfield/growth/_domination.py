@@ -39,7 +39,7 @@ def _floating(node: Node) -> bool:
 
 
 def _factor(node: Node) -> float | None:
-    """C with node = c · its first operand, entry by entry; ``None`` where it is not a multiple of it."""
+    """c with node = c · its first operand, entry by entry; ``None`` where it is not a multiple of it."""
     if not _floating(node) or node.inputs[0] is None:
         return None
     if node.op in ("identity", "cast"):
@@ -122,7 +122,7 @@ def _sizes_behind(node: Node, first: str, lookup: Lookup, below: int) -> Powers:
         return _bases(first, lookup, below)
     if node.op in ("var", "std") and node.attributes.get("keepdim"):
         dims = node.attributes.get("dim")
-        return {f"centred {first} {dims}": 2.0 if node.op == "var" else 1.0}
+        return {f"centered {first} {dims}": 2.0 if node.op == "var" else 1.0}
     if node.op in ("expand", "identity", "cast") and _floating(node):
         return size_powers(first, lookup, below)
     if node.op == "squeeze":
@@ -131,7 +131,7 @@ def _sizes_behind(node: Node, first: str, lookup: Lookup, below: int) -> Powers:
 
 
 def _windowed(node: Node, lookup: Lookup, depth: int) -> Powers:
-    """Sizes averaged over a window around each entry, as local response normalisation does it.
+    """Sizes averaged over a window around each entry, as local response normalization does it.
 
     An axis of length 1 is put in, zeros are padded, windows of stride 1 are averaged, the axis is taken out:
     where the shape is the same as before, every window holds its own entry, and an average of sizes is at least
@@ -197,12 +197,12 @@ def _bases(name: str, lookup: Lookup, depth: int) -> Powers:
         if _factor(node) is not None or (node.op == "abs" and _floating(node)):
             powers |= _bases(first, lookup, depth - 1)
         elif node.op == "sub" and _is_own_mean(node, lookup):
-            powers[f"centred {first} {lookup(str(node.inputs[1])).attributes.get('dim')}"] = 1.0
+            powers[f"centered {first} {lookup(str(node.inputs[1])).attributes.get('dim')}"] = 1.0
     return powers
 
 
 def _is_own_mean(node: Node, lookup: Lookup) -> bool:
-    """X − mean(x, dim, keepdim=True)."""
+    """x − mean(x, dim, keepdim=True)."""
     second = node.inputs[1] if len(node.inputs) > 1 else None
     if second is None or float(node.attributes.get("alpha", 1)) != 1.0:
         return False
@@ -214,11 +214,11 @@ def centred_powers(name: str, lookup: Lookup) -> Powers:
     """:func:`growth_powers` together with the name under which deviations from a mean are known."""
     powers = growth_powers(name, lookup)
     for base, q in tuple(powers.items()):
-        if base.startswith("centred "):
+        if base.startswith("centered "):
             continue
         node = lookup(base)
         if node.op == "sub" and node.inputs[0] is not None and _is_own_mean(node, lookup):
-            key = f"centred {node.inputs[0]} {lookup(str(node.inputs[1])).attributes.get('dim')}"
+            key = f"centered {node.inputs[0]} {lookup(str(node.inputs[1])).attributes.get('dim')}"
             powers[key] = max(q, powers.get(key, q))
     return powers
 

@@ -168,7 +168,7 @@ def widened(value: float, *, up: bool) -> float:
 
 
 def _plus(a: float, b: float, *, up: bool) -> float:
-    """A + b on extended reals; a clash of infinities gives the end that claims nothing."""
+    """a + b on extended reals; a clash of infinities gives the end that claims nothing."""
     total = a + b
     if math.isnan(total):
         return INF if up else -INF
@@ -181,7 +181,7 @@ def negate(a: Extent) -> Extent:
 
 
 def add(a: Extent, b: Extent, node: str) -> Extent:
-    """V + w: each side takes the faster rate; opposite poles can meet as ∞ − ∞."""
+    """v + w: each side takes the faster rate; opposite poles can meet as ∞ − ∞."""
     value = Extent(
         max(a.lower, b.lower), max(a.upper, b.upper), _plus(a.lo, b.lo, up=False), _plus(a.hi, b.hi, up=True)
     )
@@ -194,7 +194,7 @@ def add(a: Extent, b: Extent, node: str) -> Extent:
 
 
 def shift(a: Extent, number: float) -> Extent:
-    """V + c for a finite number c."""
+    """v + c for a finite number c."""
     return replace(a, lo=_plus(a.lo, number, up=False), hi=_plus(a.hi, number, up=True), gap=0.0)
 
 

@@ -145,7 +145,7 @@ def _captured(model: Any, given: Sequence[Tensor | None], example_inputs: Any) -
             (p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype()
         )
         if any(u is None for u in given):
-            raise InvalidValueError("An input without a direction needs example_inputs to be held at.")
+            raise InvalidValueError("An input without a direction stays at its example: pass example_inputs.")
         example_inputs = tuple(u.detach().to(dtype) for u in given if u is not None)
     return capture(model, () if example_inputs is None else example_inputs)
 
@@ -250,7 +250,7 @@ def chunks(
 
 def _held(spec: InputSpec, start: Tensor | None) -> Tensor:
     if start is None:
-        raise InvalidValueError(f"Input {spec.name!r} has no direction and needs an example to be held at.")
+        raise InvalidValueError(f"Input {spec.name!r} has no direction, so it stays at an example: pass one.")
     return start.detach()
 
 

@@ -207,7 +207,7 @@ def constant(tensor: Tensor) -> Jet:
 
 
 def ray(direction: Tensor, base: Tensor | None = None) -> Jet:
-    """Base + λ·direction, exactly."""
+    """base + λ·direction, exactly."""
     direction = direction.to(torch.float64)
     parts = [direction] if base is None else [direction, base.to(torch.float64)]
     values = torch.stack(parts)
@@ -356,7 +356,7 @@ def scale(a: Jet, factor: float) -> Jet:
 
 
 def shift(a: Jet, number: float) -> Jet:
-    """V + c for a number c."""
+    """v + c for a number c."""
     if number == 0.0:
         return a
     return add(a, constant(torch.full((1,) * a.ndim, number, dtype=torch.float64, device=a.values.device)))

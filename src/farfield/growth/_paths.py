@@ -273,7 +273,7 @@ def _takes_norm(program: Program, node: Node) -> bool:
 
 
 def _summed_over_features(program: Program, node: Node) -> bool:
-    """A sum or mean over the last axis takes this value next: after a centred norm it would be 0."""
+    """A sum or mean over the last axis takes this value next: after a centered norm it would be 0."""
     for name in program.users(node.name):
         user = program.node(name)
         if user.op in ("sum", "mean"):

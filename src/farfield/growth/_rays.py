@@ -171,6 +171,6 @@ def _sizes(program: Program, inputs: Mapping[str, Jet]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for spec in program.inputs:
         if spec.name not in inputs:
-            raise InvalidValueError(f"Input {spec.name!r} needs a direction or a value to be held at.")
+            raise InvalidValueError(f"Input {spec.name!r} needs a direction, or a value to stay at.")
         check_shape(spec, tuple(inputs[spec.name].shape), sizes)
     return sizes

@@ -23,7 +23,7 @@ from farfield.growth._horizon import leaves, with_rows
 from farfield.growth._paths import Cut, EscapePath, bounding_cut, escape_paths, insertion_cut
 from farfield.growth._witness import Witness, find_witness
 
-__all__ = ["GrowthReport", "Status", "Verdict", "analyse"]
+__all__ = ["GrowthReport", "Status", "Verdict", "analyze"]
 
 
 class Status(enum.StrEnum):
@@ -153,7 +153,7 @@ class GrowthReport:
         }
 
 
-def analyse(
+def analyze(
     model: nn.Module | ExportedProgram | Program | str | Path,
     example_inputs: Any = (),
     *,
@@ -185,7 +185,7 @@ def analyse(
     Examples
     --------
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1))
-    >>> analyse(model, (torch.zeros(2, 4),)).status
+    >>> analyze(model, (torch.zeros(2, 4),)).status
     <Status.BOUNDED: 'bounded'>
     """
     model, example_inputs = open_model(model, with_rows(example_inputs))

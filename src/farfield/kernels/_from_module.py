@@ -24,13 +24,13 @@ def from_module(
     compress: bool = True,
     tolerance: float | None = None,
 ) -> NetworkKernel:
-    """The kernels of the module's architecture at infinite width, in the NTK parametrisation.
+    """The kernels of the module's architecture at infinite width, in the NTK parametrization.
 
     A module fixes the layers; how its weights are drawn it says only if it is a :class:`farfield.nn.MLP` or made of
     :class:`farfield.nn.ScaledLinear`. For ``nn.Linear`` give the variances: weights N(0, σ_w²/fan_in), biases
-    N(0, σ_b²). (Torch's own initialisation is σ_w² = 1/3 and, unlike any fixed σ_b², biases of variance 1/(3
-    fan_in).) A network in standard parametrisation has the same NNGP; the NTK returned is that of the same
-    function in NTK parametrisation.
+    N(0, σ_b²). (Torch's own initialization is σ_w² = 1/3 and, unlike any fixed σ_b², biases of variance 1/(3
+    fan_in).) A network in standard parametrization has the same NNGP; the NTK returned is that of the same
+    function in NTK parametrization.
 
     Norms count as ε = 0. Learnable affine parameters of a norm would add to the NTK and are refused, as is
     every module that is no Linear, elementwise activation, LayerNorm, RMSNorm, flatten, identity or dropout at

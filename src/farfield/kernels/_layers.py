@@ -54,7 +54,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Dense(Layer):
-    r"""z = √(σ_w²/fan_in) W ξ + σ_b b, entries of W and b standard normal: the NTK parametrisation.
+    r"""z = √(σ_w²/fan_in) W ξ + σ_b b, entries of W and b standard normal: the NTK parametrization.
 
     .. math:: K^+ = \sigma_w^2 K + \sigma_b^2, \qquad \Theta^+ = K^+ + \sigma_w^2\,\Theta
 
@@ -224,7 +224,7 @@ def _divide(state: KernelState, v1: Tensor, v2: Tensor, theta: Tensor, gaussian:
 
 @dataclass(frozen=True)
 class LayerNorm(Layer):
-    r"""LayerNorm over units, ε = 0, no affine: centre, then divide by the standard deviation.
+    r"""LayerNorm over units, ε = 0, no affine: center, then divide by the standard deviation.
 
     After a Dense layer (pre-activation, [P1]) the mean over units is 0 and K → K/√(q q′), Θ → Θ/√(q q′). After an
     activation (post-activation, [P2]'s order), with m = E ξ and v = q − m²,

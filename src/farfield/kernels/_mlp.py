@@ -41,9 +41,9 @@ def mlp(
     order
         ``"pre"``: Dense → norm → activation ([P1]). ``"post"``: Dense → activation → norm ([P2]).
     norm
-        ``"layer"`` (centre and divide) or ``"rms"`` (divide); the same in front of the activation.
+        ``"layer"`` (center and divide) or ``"rms"`` (divide); the same in front of the activation.
     weight_var, bias_var
-        σ_w² and σ_b² of every layer in the NTK parametrisation; numbers, or 0-dim tensors to differentiate by.
+        σ_w² and σ_b² of every layer in the NTK parametrization; numbers, or 0-dim tensors to differentiate by.
     normalized
         Whether activations are scaled to E φ(u)² = 1, as in [P1]. With ``normalized=False`` and
         ``weight_var=2`` a ReLU network has the same hidden layers.

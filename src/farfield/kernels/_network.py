@@ -33,7 +33,7 @@ _SIDE = 256
 class NetworkKernel:
     r"""NNGP and NTK of a network of infinite width, as functions of two sets of inputs.
 
-    NTK parametrisation ([P1] App. A): z = √(σ_w²/fan_in) W ξ + σ_b b with standard normal entries. Norms have ε
+    NTK parametrization ([P1] App. A): z = √(σ_w²/fan_in) W ξ + σ_b b with standard normal entries. Norms have ε
     = 0 and no affine parameters.
 
     .. math:: K(x, x') = \mathbb E\, f(x) f(x'), \qquad

@@ -63,7 +63,7 @@ class KernelState:
     Parameters
     ----------
     theta
-        Angle θ ∈ [0, π] between the features of the two inputs, uncentred.
+        Angle θ ∈ [0, π] between the features of the two inputs, uncentered.
     q1, q2
         Mean square of the features, averaged over units, of the first and the second input.
     ntk

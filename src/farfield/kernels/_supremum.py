@@ -100,7 +100,7 @@ def sup_diagonal(parts: Parts, kind: KernelKind = "ntk") -> float:
     = Θ/K grows with ‖x‖ from 1 to Σ_{j≤h} a^j (h + 1 for ReLU), so C is the recursion's value from q = 1, Θ = Σ
     a^j. Behind an activation, the same with the factor E φ²/Var φ. Exact, and never attained where h > 0.
 
-    For activations that are not homogeneous R(q₀) is maximised over q₀ ∈ [σ_b², 10¹⁴] and compared with its
+    For activations that are not homogeneous R(q₀) is maximized over q₀ ∈ [σ_b², 10¹⁴] and compared with its
     limit, which is that of the activation's slopes at ±∞; the result is right to 1e-6 and widened by as much.
     An activation bounded on both sides before the first norm makes C infinite: E φ′² falls like q^{−1/2} only,
     while Θ grows like q.

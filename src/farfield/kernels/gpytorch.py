@@ -26,7 +26,7 @@ __all__ = ["NNGPKernel", "NTKKernel"]
 
 _WORTH_A_TABLE = 2_000_000
 """Entries times layers from which fitting a polynomial in the angle costs less than walking the layers:
-hyperparameters change at every step of an optimiser, and with them the polynomial."""
+hyperparameters change at every step of an optimizer, and with them the polynomial."""
 
 
 class _InfiniteWidthKernel(Kernel):  # type: ignore[misc]
@@ -204,12 +204,12 @@ class NTKKernel(_InfiniteWidthKernel):
 
     .. math:: \Theta(x, x') = \mathbb E\, \nabla_{\!W} f(x)\cdot\nabla_{\!W} f(x')
 
-    in the NTK parametrisation of :func:`farfield.kernels.mlp`. Exact to rounding; the diagonal is computed apart,
+    in the NTK parametrization of :func:`farfield.kernels.mlp`. Exact to rounding; the diagonal is computed apart,
     in O(n). With a norm Θ(x, x) is bounded over all inputs, and so is a posterior mean: see
     ``kernel.network().sup_diagonal()``.
 
     A batch of hyperparameters is evaluated one by one. There is no lengthscale: put the kernel into a
-    ``ScaleKernel`` for an output scale, and standardise the inputs. Gradients go to hyperparameters and to inputs.
+    ``ScaleKernel`` for an output scale, and standardize the inputs. Gradients go to hyperparameters and to inputs.
     As a function of one argument Θ of ReLU has a kink where both coincide; the derivative given there is the mean
     of both sides.
 
@@ -244,7 +244,7 @@ class NTKKernel(_InfiniteWidthKernel):
 
 
 class NNGPKernel(_InfiniteWidthKernel):
-    r"""The covariance of the outputs of a fully connected network of infinite width at initialisation, for GPyTorch.
+    r"""The covariance of the outputs of a fully connected network of infinite width at initialization, for GPyTorch.
 
     .. math:: K(x, x') = \mathbb E\, f(x) f(x')
 

@@ -2,8 +2,8 @@
 
 Holds: the trainer of stacked networks; networks that stay bounded; regressors by the kernels of networks of infinite
 width; sweeps.
-May import: certify, data, engine, errors, growth, kernels, nn, regression, _intervals, _provenance, _typing; scikit-
-learn in one place.
+May import: certify, data, engine, errors, growth, kernels, nn, regression, _budget, _intervals, _provenance, _typing;
+scikit- learn in one place.
 Never: computes a kernel or solves.
 """
 
@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from farfield.learn._far_field import FarFieldReport
+from farfield.learn._protected import FarFieldChoice
 from farfield.learn._stack import Stack
 from farfield.learn._trainer import predict_all, train
 from farfield.learn._training import Training, TrainingResult
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from farfield.learn._sweep import sweep as sweep
 
 __all__ = [
+    "FarFieldChoice",
     "FarFieldReport",
     "NNGPRegressor",
     "NTKRegressor",

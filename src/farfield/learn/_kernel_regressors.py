@@ -177,8 +177,8 @@ class NTKRegressor(_ExactRegressor):
 
     .. math:: \mathbb E f(x) = \Theta(x, X)\,(\Theta(X, X) + \sigma^2 I)^{-1} y
 
-    the mean over initialisations. ``predict(X, return_std=True)`` gives beside it the standard deviation over
-    initialisations: how much networks trained on these data differ. Exact; by Cholesky 8n² bytes and n³/3
+    the mean over initializations. ``predict(X, return_std=True)`` gives beside it the standard deviation over
+    initializations: how much networks trained on these data differ. Exact; by Cholesky 8n² bytes and n³/3
     operations. For more rows than memory holds see ``solver`` and :class:`NystromNTKRegressor`.
 
     Parameters

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from farfield.learn._scaling import Scaling
 from farfield.nn import GroupedLayerNorm, Project, RangeHead
 
-__all__ = ["Ensemble", "OutputUnits", "Standardised", "evaluate", "range_head"]
+__all__ = ["Ensemble", "OutputUnits", "Standardised", "evaluate", "range_head", "tempered"]
 
 
 class _Columns(nn.Module):
@@ -87,11 +87,26 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias
 
 
-class Ensemble(nn.Module):
-    """Inputs standardised, the mean of the members, outputs in the units of the targets."""
+def tempered(logits: Tensor, inputs: Tensor, radius: float | None) -> Tensor:
+    """Logits of rows beyond a radius divided by how many times as far they lie; all as they are if it is None."""
+    if radius is None:
+        return logits
+    share: Tensor = (radius / torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)).clamp(max=1.0)
+    return logits * share
 
-    def __init__(self, members: Sequence[nn.Module], inputs: Scaling, outputs: Scaling | None) -> None:
+
+class Ensemble(nn.Module):
+    """Inputs standardised, the mean of the members, tempered beyond a radius, outputs in the units of the targets."""
+
+    def __init__(
+        self,
+        members: Sequence[nn.Module],
+        inputs: Scaling,
+        outputs: Scaling | None,
+        radius: float | None = None,
+    ) -> None:
         super().__init__()
+        self.radius = radius
         offset, scale = (torch.from_numpy(v).reshape(-1) for v in (inputs.offset, inputs.scale))
         self.inputs = Standardised(offset, scale)
         self.members = nn.ModuleList(members)
@@ -105,5 +120,5 @@ class Ensemble(nn.Module):
         """Shape (n, features) → (n, outputs)."""
         x = self.inputs(x)
         outputs = [member(x) for member in self.members]
-        mean: Tensor = self.outputs(torch.stack(outputs).mean(0))
+        mean: Tensor = self.outputs(tempered(torch.stack(outputs).mean(0), x, self.radius))
         return mean

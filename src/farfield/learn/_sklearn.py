@@ -6,7 +6,8 @@ from farfield.errors import MissingExtraError
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
-    from sklearn.utils import check_random_state
+    from sklearn.utils import check_random_state, compute_sample_weight
+    from sklearn.utils._param_validation import Interval, StrOptions
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import _check_sample_weight as check_sample_weight
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -16,12 +17,15 @@ except ImportError as error:
 __all__ = [
     "BaseEstimator",
     "ClassifierMixin",
+    "Interval",
     "MultiOutputMixin",
     "RegressorMixin",
+    "StrOptions",
     "check_classification_targets",
     "check_is_fitted",
     "check_random_state",
     "check_sample_weight",
     "clone",
+    "compute_sample_weight",
     "validate_data",
 ]

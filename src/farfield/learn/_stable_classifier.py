@@ -1,19 +1,23 @@
-"""A classifier whose confidence has a proved ceiling."""
+"""A classifier whose confidence has a proved ceiling, and that grows less sure far away."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from farfield._budget import Budget
 from farfield.errors import InvalidValueError
+from farfield.learn._members import tempered
 from farfield.learn._scaling import Array, Scaling
 from farfield.learn._sklearn import (
     ClassifierMixin,
+    StrOptions,
     check_classification_targets,
     check_is_fitted,
+    compute_sample_weight,
     validate_data,
 )
 from farfield.learn._stable_mlp import StableMLP
@@ -22,59 +26,134 @@ __all__ = ["StableMLPClassifier"]
 
 
 class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
-    r"""A network with one LayerNorm on every path: however far an input lies, its confidence has a ceiling.
+    r"""A network with one LayerNorm on every path: its confidence has a ceiling, and falls far from the data.
 
-    A plain network's logits grow without limit, so far from the data some class gets probability 1. With a norm that
-    cuts every path the logits are bounded, and with them every probability: ``output_range_`` has the interval for
-    each class, proved for the fitted weights. A bound is not a claim of accuracy: an input
-    far from all data still gets a class.
+    A plain network's logits grow without limit, so far from the data some class gets probability 1. Here the logits
+    stay in a range by construction, so that no class's probability exceeds ``ceiling_``, which is below 1. Beyond the
+    farthest training row (by the norm of the standardised input) logits are divided by how many times as far the
+    input lies: far away the predicted class remains, and its probability falls to 1/classes. A bound is not a claim
+    of accuracy: an input far from all data still gets a class.
 
     Parameters are those of :class:`StableMLPRegressor`, with
 
+    output_range
+        ``"auto"``: with n different training rows no probability exceeds (n + 1)/(n + classes), what n rows without
+        an exception give by Laplace's rule of succession; logits are then within ±ln(n + 1)/2. (low, high): no
+        class's probability leaves it; low < 1/classes < high. None: no range; the probabilities that the fitted
+        weights allow are then proved by :func:`farfield.certify` at the end of the fit, logits are not divided far
+        away, and the ceiling is often 1 to all digits.
     certified_range
         (low, high) of the logits by construction: no probability exceeds 1/(1 + (classes − 1)·e^(low − high)).
+    class_weight
+        None, ``"balanced"``, or a weight for every label: multiplies the weights of the samples.
 
     Attributes
     ----------
     classes_
         Labels in the order of the columns of ``predict_proba``.
     output_range_
-        Shape (n_classes, 2): the interval that each class's probability never leaves. (0, 1) without a norm.
-    far_field_report_, horizon_, module_
-        As for the regressor; ``module_`` and the horizon are of the mean logits.
+        Shape (n_classes, 2): the interval that each class's probability never leaves. (0, 1) without norm and range.
+    ceiling_
+        The largest probability that any class can get, for any input.
+    far_field_report_, module_
+        As for the regressor; ``module_`` and :meth:`horizon` are of the mean logits.
 
     Examples
     --------
     >>> x = np.random.default_rng(0).normal(size=(100, 2))
-    >>> model = StableMLPClassifier(max_epochs=50, n_members=2, random_state=0, time_budget=1.0)
+    >>> model = StableMLPClassifier(max_epochs=50, n_members=2, random_state=0)
     >>> model = model.fit(x, np.where(x[:, 0] > 0, "right", "left"))
     >>> [str(label) for label in model.predict([[5.0, 0.0], [-5.0, 0.0]])]
     ['right', 'left']
-    >>> bool((model.predict_proba(1e9 * x) <= model.output_range_[:, 1]).all())
-    True
+    >>> round(model.ceiling_, 3), model.predict_proba([[1e9, 0.0]]).round(3).tolist()
+    (0.99, [[0.5, 0.5]])
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **StableMLP._parameter_constraints,
+        "class_weight": [StrOptions({"balanced"}), dict, None],
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (128, 128),
+        activation: Any = "relu",
+        norm: Any = "layer",
+        placement: Any = "first",
+        far_field: Literal["norm", "cap", "auto"] = "norm",
+        n_members: int = 5,
+        output_range: Any = "auto",
+        certified_range: Any = None,
+        class_weight: Any = None,
+        bias_var: float = 0.01,
+        max_epochs: int | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] | None = "auto",
+        learning_rate: float = 5e-3,
+        schedule: Literal["constant", "cosine"] = "cosine",
+        weight_decay: float = 1e-2,
+        early_stopping: bool | Literal["auto"] = "auto",
+        validation_fraction: float = 0.1,
+        patience: int = 20,
+        standardize: bool = True,
+        time_budget: float | Budget | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            hidden_layer_sizes=hidden_layer_sizes,
+            activation=activation,
+            norm=norm,
+            placement=placement,
+            far_field=far_field,
+            n_members=n_members,
+            output_range=output_range,
+            certified_range=certified_range,
+            bias_var=bias_var,
+            max_epochs=max_epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            schedule=schedule,
+            weight_decay=weight_decay,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            standardize=standardize,
+            time_budget=time_budget,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StableMLPClassifier:
         """X of shape (n, features), y of shape (n,) with any labels."""
+        self._validate_params()
+        self._checked_ranges()
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
+        if self.class_weight is not None:
+            factors = compute_sample_weight(self.class_weight, y)
+            sample_weight = factors if sample_weight is None else factors * np.asarray(sample_weight)
         X, y, weights = self._weighted(X, y, sample_weight)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         self.input_scaling_ = Scaling.of(X, standardize=self.standardize, weights=weights)
         self._target_range = np.broadcast_to([0.0, 1.0], (len(self.classes_), 2))
-        self._given = self._given_range()
-        self._train(
-            self.input_scaling_.apply(X),
-            numbers.astype(np.int64),
-            len(self.classes_),
-            weights,
-            "cross_entropy",
-        )
+        self._logits = self._built_range(X)
+        inputs = self.input_scaling_.apply(X)
+        # In units of the largest entry: squares of large numbers overflow.
+        unit = max(float(np.abs(inputs).max()), 1e-30)
+        farthest = unit * float(np.linalg.norm(inputs / unit, axis=1).max())
+        self._radius = None if self._logits is None else max(farthest, 1e-30)
+        self._train(inputs, numbers.astype(np.int64), len(self.classes_), weights, "cross_entropy")
+        self._prove(by_construction=self._built_in())
         return self
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, the mean over the members: shape (n, classes)."""
-        probabilities = torch.softmax(self._outputs(self._network_inputs(X)), -1).mean(0)
+        return self._probabilities(self._network_inputs(X))
+
+    def _probabilities(self, inputs: Tensor) -> Array:
+        logits = tempered(self._outputs(inputs), inputs, self._radius)
+        probabilities = torch.softmax(logits, -1).mean(0)
         return (probabilities / probabilities.sum(1, keepdim=True)).numpy()
 
     def predict(self, X: Any) -> Array:
@@ -87,36 +166,76 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
     def output_range_(self) -> Array:
         """For each class the interval that its probability never leaves, for any input: shape (classes, 2)."""
         check_is_fitted(self, "members_")
-        if self._given is None:
-            logits = self._network_bounds()
-        else:
-            logits = np.broadcast_to(self._given, (1, len(self.classes_), 2))
-        low, high = np.stack([_softmax_bounds(each) for each in logits]).mean(0).T
+        known = self._network_bounds()
+        logits = np.broadcast_to([-np.inf, np.inf], (1, len(self.classes_), 2)) if known is None else known
+        if self._logits is not None:
+            low, high = self._logits
+            logits = np.stack([np.maximum(logits[..., 0], low), np.minimum(logits[..., 1], high)], -1)
+        if self._radius is not None:  # logits times something in [0, 1]
+            logits = np.stack([np.minimum(logits[..., 0], 0.0), np.maximum(logits[..., 1], 0.0)], -1)
+        least, greatest = np.stack([_softmax_bounds(each) for each in logits]).mean(0).T
         # For the rounding of softmax and mean.
-        return np.stack([np.maximum(low - 1e-12, 0.0), np.minimum(high + 1e-12, 1.0)], -1)
+        return np.stack([np.maximum(least - 1e-12, 0.0), np.minimum(greatest + 1e-12, 1.0)], -1)
 
-    def _given_range(self) -> Array | None:
-        if self.certified_range is None:
+    @property
+    def ceiling_(self) -> float:
+        """The largest probability that any class can get, for any input."""
+        return float(self.output_range_[:, 1].max())
+
+    def _built_range(self, X: Array) -> tuple[float, float] | None:
+        """(low, high) of the logits by construction; None without."""
+        classes = len(self.classes_)
+        if self.certified_range is not None:
+            given = np.asarray(self.certified_range, dtype=np.float64)
+            if given.shape != (2,) or not np.isfinite(given).all() or not given[0] < given[1]:
+                raise InvalidValueError(
+                    "certified_range is (low, high) of the logits, finite, low < high; "
+                    f"got {self.certified_range!r}. (−5, 5) leaves probabilities up to 0.99995 for two classes."
+                )
+            return float(given[0]), float(given[1])
+        if self.output_range is None or classes == 1:
             return None
-        given = np.asarray(self.certified_range, dtype=np.float64)
-        if given.shape != (2,) or not np.isfinite(given).all() or not given[0] < given[1]:
-            raise InvalidValueError(
-                "certified_range is (low, high) of the logits, finite, low < high; "
-                f"got {self.certified_range!r}. (−5, 5) leaves probabilities up to 0.99995 for two classes."
-            )
-        return given
+        if isinstance(self.output_range, str):
+            # Different ones: a row that is repeated is no more evidence, nor is one of a larger weight.
+            width = np.log(len(np.unique(X, axis=0)) + 1.0)
+        else:
+            pair = np.asarray(self.output_range, dtype=np.float64)
+            inside = pair.shape == (2,) and bool(0.0 <= pair[0] < 1.0 / classes < pair[1] <= 1.0)
+            if not inside or (pair[0] == 0.0 and pair[1] == 1.0):
+                raise InvalidValueError(
+                    f"output_range is (low, high) of every class's probability, with low < 1/{classes} < high, not "
+                    f"both 0 and 1; got {self.output_range!r}."
+                )
+            with np.errstate(divide="ignore"):
+                width = min(
+                    np.log((classes - 1) * pair[1]) - np.log(1.0 - pair[1]),
+                    np.log(1.0 - pair[0]) - np.log((classes - 1) * pair[0]),
+                )
+        return -float(width) / 2, float(width) / 2
 
     def _limits(self, outputs: int) -> tuple[Tensor, Tensor] | None:
-        if self._given is None:
+        if self._logits is None:
             return None
-        low, high = (torch.full((outputs,), float(v), dtype=torch.float64) for v in self._given)
+        low, high = (torch.full((outputs,), v, dtype=torch.float64) for v in self._logits)
         return low, high
 
     def _output_scaling(self) -> Scaling | None:
         return None
 
+    def _confident_radius(self) -> float | None:
+        return self._radius
+
+    def _built_in(self) -> bool:
+        return self._logits is not None or len(self.classes_) == 1
+
+    def _class_names(self) -> tuple[str, ...]:
+        return tuple(str(label) for label in self.classes_)
+
     def _far_values(self, X: Array) -> Array:
-        return self.predict_proba(X)
+        return self._probabilities(self._scaled_inputs(X))
+
+    def _far_outputs(self, X: Array) -> Array:
+        return self._outputs(self._scaled_inputs(X)).mean(0).numpy()
 
 
 def _softmax_bounds(logits: Array) -> Array:

@@ -3,49 +3,88 @@
 from __future__ import annotations
 
 import warnings
-from functools import cached_property
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from farfield.certify import Certificate, UnboundedError, certify
+from farfield._budget import Budget
 from farfield.errors import InvalidValueError
-from farfield.growth import Horizon, analyse, horizon
-from farfield.learn._far_field import FarFieldReport, pairs
-from farfield.learn._members import Ensemble, evaluate, range_head
-from farfield.learn._scaling import Array, Scaling
+from farfield.learn._far_away import FarAway
+from farfield.learn._members import evaluate, range_head
+from farfield.learn._protected import FarFieldChoice, outer_rows, protected
+from farfield.learn._scaling import Array
 from farfield.learn._sklearn import (
-    BaseEstimator,
+    Interval,
+    StrOptions,
     check_is_fitted,
     check_random_state,
     check_sample_weight,
     validate_data,
 )
 from farfield.learn._trainer import train
-from farfield.learn._training import Training
+from farfield.learn._training import Training, TrainingResult
 from farfield.nn import MLP
 
 __all__ = ["StableMLP"]
 
-_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 60, 200
+_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 40, 200
 """What ``max_epochs="auto"`` means: epochs for about so many steps, within these limits."""
 _LEAST_BATCH, _MOST_BATCH, _BATCHES = 64, 256, 16
 """What ``batch_size="auto"`` means: so many batches an epoch, of a size within these limits."""
-_VALIDATED = 1000
-"""Rows from which ``early_stopping="auto"`` holds some of them out."""
+_VALIDATED = 50
+"""Rows from which ``early_stopping="auto"`` holds some of them out: of fewer, a tenth says nothing."""
 _DOUBLE = 200
 """Rows up to which training is in float64: cheap, and weights then say what repeated rows say to the last digits."""
-_ROUNDING = 1e-9
-"""By how much of its length a proved interval is widened: certificates speak of real arithmetic, and predictions are
-evaluated in float64."""
-_RADII = (1e0, 1e1, 1e2, 1e4, 1e8)
-_DIRECTIONS = 64
+_PROXIES = 3
+"""Members of each kind that ``far_field="auto"`` trains without the outer rows."""
+
+Loss = Literal["mse", "cross_entropy"]
 
 
-class StableMLP(BaseEstimator):  # type: ignore[misc]
-    """Settings, training, and what is known of the fitted networks far away."""
+@dataclass(frozen=True)
+class _Task:
+    """Rows as a network sees them: inputs (n, features), targets, weights or None, and the loss."""
+
+    inputs: Array
+    targets: Array
+    outputs: int
+    weights: Array | None
+    loss: Loss
+
+    def take(self, chosen: Array) -> _Task:
+        """Some of the rows."""
+        weights = None if self.weights is None else self.weights[chosen]
+        return _Task(self.inputs[chosen], self.targets[chosen], self.outputs, weights, self.loss)
+
+
+class StableMLP(FarAway):
+    """Settings, training and evaluation."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "far_field": [StrOptions({"norm", "cap", "auto"})],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "output_range": [StrOptions({"auto"}), "array-like", None],
+        "certified_range": ["array-like", None],
+        "bias_var": [Interval(Real, 0, None, closed="left")],
+        "max_epochs": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "schedule": [StrOptions({"constant", "cosine"})],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "early_stopping": [StrOptions({"auto"}), "boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "patience": [Interval(Integral, 1, None, closed="left")],
+        "standardize": ["boolean"],
+        "time_budget": [Interval(Real, 0, None, closed="left"), Budget, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }  # activation, norm and placement: farfield.nn.MLP says what they may be
 
     def __init__(
         self,
@@ -53,8 +92,11 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         activation: Any = "relu",
         norm: Any = "layer",
         placement: Any = "first",
+        far_field: Literal["norm", "cap", "auto"] = "norm",
         n_members: int = 5,
+        output_range: Any = "auto",
         certified_range: Any = None,
+        bias_var: float = 0.01,
         max_epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] | None = "auto",
         learning_rate: float = 5e-3,
@@ -64,7 +106,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.1,
         patience: int = 20,
         standardize: bool = True,
-        time_budget: float = 10.0,
+        time_budget: float | Budget | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -72,8 +114,11 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         self.activation = activation
         self.norm = norm
         self.placement = placement
+        self.far_field = far_field
         self.n_members = n_members
+        self.output_range = output_range
         self.certified_range = certified_range
+        self.bias_var = bias_var
         self.max_epochs = max_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -89,53 +134,26 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
 
     # -------------------------------------------------------------- training
 
+    def _checked_ranges(self) -> None:
+        if self.certified_range is not None and not (
+            isinstance(self.output_range, str) and self.output_range == "auto"
+        ):
+            raise InvalidValueError(
+                f"output_range={self.output_range!r} and certified_range={self.certified_range!r} both set the "
+                "range: give one of them."
+            )
+
     def _train(
-        self,
-        X: Array,
-        targets: Array,
-        outputs: int,
-        weights: Array | None,
-        loss: Literal["mse", "cross_entropy"],
-    ) -> None:
-        """Fit the members to standardised inputs and targets as the network sees them."""
-        for name in ("_certificates", "far_field_report_", "horizon_"):
-            self.__dict__.pop(name, None)  # of an earlier fit
-        if self.n_members < 1:
-            raise InvalidValueError(f"An ensemble has at least one member, got n_members={self.n_members}.")
-        count = len(X)
+        self, X: Array, targets: Array, outputs: int, weights: Array | None, loss: Loss
+    ) -> Tensor | None:
+        """Fit the members to standardised inputs and targets; the rows that each of those kept held out."""
+        self._forget()
+        task = _Task(X, targets, outputs, weights, loss)
         draws = check_random_state(self.random_state)
         seeds = draws.randint(0, 2**31 - 1, size=self.n_members)
-        dtype = torch.float64 if count <= _DOUBLE else torch.float32
-        models = [self._member(X.shape[1], outputs, int(seed), dtype) for seed in seeds]
-        rows, held = self._rows(count, seeds)
-        training = Training(
-            epochs=self._epochs(rows.shape[-1]),
-            batch_size=self._batch(rows.shape[-1]),
-            optimizer="adamw" if self.weight_decay else "adam",
-            lr=self.learning_rate,
-            schedule=self.schedule,
-            weight_decay=self.weight_decay,
-            loss=loss,
-            patience=None if held is None else self.patience,
-        )
-        last = rows.shape[-1] % (training.batch_size or count)
-        if self.norm == "batch" and (rows.shape[-1] == 1 or last == 1):
-            raise InvalidValueError(
-                f"A BatchNorm needs two rows in every batch: {rows.shape[-1]} rows in batches of "
-                f"{training.batch_size} leave one alone. Set another batch_size, or norm='layer'."
-            )
-        y = torch.from_numpy(targets)
-        done = train(
-            models,
-            torch.from_numpy(X).to(dtype),
-            y.to(dtype) if y.is_floating_point() else y,
-            training=training,
-            seeds=[int(seed) for seed in seeds],
-            rows=rows,
-            validation_rows=held,
-            weights=None if weights is None else torch.from_numpy(weights).to(dtype),
-            progress=_line if self.verbose else None,
-        )
+        self._choice = self._choose(task, seeds) if self.far_field == "auto" else None
+        self._kind = self.far_field if self._choice is None else self._choice.chosen
+        done, held = self._train_members(task, seeds, self._kind, verbose=bool(self.verbose))
         kept = [k for k in range(self.n_members) if k not in done.diverged]
         if not kept:
             raise InvalidValueError(
@@ -149,49 +167,140 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
                 RuntimeWarning,
                 stacklevel=3,
             )
-        self.members_ = tuple(done.models[k].double() for k in kept)
-        limits = self._limits(outputs)
-        if limits is not None:  # trained in float32 the head has rounded limits
-            self.members_ = tuple(
-                nn.Sequential(next(m.children()), range_head(*limits)).eval() for m in self.members_
-            )
+        self.members_ = tuple(self._finished(done.models[k], task, self._kind) for k in kept)
         self.losses_ = done.losses[:, kept].numpy()
         self.validation_losses_ = (
             None if done.validation_losses is None else done.validation_losses[:, kept].numpy()
         )
         self.n_iter_ = max(done.epochs[k] for k in kept)
+        spec = next(m for m in done.models[0].modules() if isinstance(m, MLP)).spec
+        # In a chain a norm anywhere, a cap or a range cuts every path. A norm of one's own may be a BatchNorm: what
+        # is done where this is True is not needed for that, and does little harm.
+        self._bounded = (
+            self._limits(outputs) is not None
+            or self._kind == "cap"
+            or (bool(spec.norm_layers) and spec.norm != "batch")
+        )
+        return None if held is None else held[kept]
 
-    def _member(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> nn.Module:
+    def _train_members(
+        self, task: _Task, seeds: Array, kind: str, *, verbose: bool
+    ) -> tuple[TrainingResult, Tensor | None]:
+        count = len(task.inputs)
+        dtype = torch.float64 if count <= _DOUBLE else torch.float32
+        norm = None if kind == "cap" else self.norm
+        models = [self._member(task, int(seed), norm, dtype) for seed in seeds]
+        rows, held = self._rows(count, seeds)
+        training = Training(
+            epochs=self._epochs(rows.shape[-1], norm),
+            batch_size=self._batch(rows.shape[-1], norm),
+            optimizer="adamw" if self.weight_decay else "adam",
+            lr=float(self.learning_rate),
+            schedule=self.schedule,
+            weight_decay=float(self.weight_decay),
+            loss=task.loss,
+            patience=None if held is None else int(self.patience),
+        )
+        last = rows.shape[-1] % (training.batch_size or count)
+        if norm == "batch" and (rows.shape[-1] == 1 or last == 1):
+            raise InvalidValueError(
+                f"A BatchNorm needs two rows in every batch: {rows.shape[-1]} rows in batches of "
+                f"{training.batch_size} leave one alone. Set another batch_size, or norm='layer'."
+            )
+        y = torch.from_numpy(task.targets)
+        done = train(
+            models,
+            torch.from_numpy(task.inputs).to(dtype),
+            y.to(dtype) if y.is_floating_point() else y,
+            training=training,
+            seeds=[int(seed) for seed in seeds],
+            rows=rows,
+            validation_rows=held,
+            stop_together=True,
+            weights=None if task.weights is None else torch.from_numpy(task.weights).to(dtype),
+            on_epoch=_printed(training.epochs) if verbose else None,
+        )
+        return done, held
+
+    def _member(self, task: _Task, seed: int, norm: Any, dtype: torch.dtype) -> nn.Module:
         sizes = tuple(int(width) for width in np.atleast_1d(self.hidden_layer_sizes))
         net = MLP(
-            inputs,
-            outputs,
+            task.inputs.shape[1],
+            task.outputs,
             width=sizes,
             activation=self.activation,
-            norm=self.norm,
+            norm=norm,
             placement=self.placement,
-            bias_var=0.01,
+            bias_var=float(self.bias_var),
             generator=torch.Generator().manual_seed(seed),
             dtype=dtype,
         ).to(dtype)  # a norm or an activation of one's own has its own
-        limits = self._limits(outputs)
+        limits = self._limits(task.outputs)
         return net if limits is None else nn.Sequential(net, range_head(*(v.to(dtype) for v in limits)))
 
+    def _finished(self, model: nn.Module, task: _Task, kind: str) -> nn.Module:
+        """A trained member in float64, with its protections and exact limits of its range."""
+        limits = self._limits(task.outputs)
+        net = (model if limits is None else next(model.children())).double()
+        if kind == "cap":
+            net = protected(net, torch.from_numpy(task.inputs))
+        if limits is None:
+            return net.eval()
+        return nn.Sequential(
+            net, range_head(*limits)
+        ).eval()  # trained in float32 the head has rounded limits
+
+    def _choose(self, task: _Task, seeds: Array) -> FarFieldChoice:
+        """Train both kinds without the outermost tenth of the rows, and compare their errors there."""
+        outer = outer_rows(task.inputs)
+        if outer is None:
+            return FarFieldChoice("norm", {}, 0)
+        losses = {}
+        for kind in ("norm", "cap"):
+            inner = task.take(~outer)
+            done, _ = self._train_members(inner, seeds[:_PROXIES], kind, verbose=False)
+            members = [
+                self._finished(model, inner, kind)
+                for k, model in enumerate(done.models)
+                if k not in done.diverged
+            ]
+            losses[kind] = self._row_losses(members, task.take(outer)) if members else np.full(1, np.inf)
+        weights = None if task.weights is None else task.weights[outer]
+        return FarFieldChoice.between(losses, weights)
+
+    @torch.no_grad()
+    def _row_losses(self, members: list[nn.Module], task: _Task) -> Array:
+        """The loss of the ensemble at every row, in the network's units."""
+        each = torch.stack([evaluate(member, torch.from_numpy(task.inputs)) for member in members])
+        targets = torch.from_numpy(task.targets)
+        if task.loss == "mse":
+            found: Array = (each.mean(0) - targets).square().mean(1).numpy()
+        else:
+            found = (
+                -torch.softmax(each, -1)
+                .mean(0)
+                .gather(1, targets[:, None])[:, 0]
+                .clamp_min(1e-300)
+                .log()
+                .numpy()
+            )
+        return found
+
     def _limits(self, outputs: int) -> tuple[Tensor, Tensor] | None:
-        """The certified range of every output in the network's units."""
+        """The range of every output by construction, in the network's units."""
         raise NotImplementedError
 
-    def _epochs(self, count: int) -> int:
+    def _epochs(self, count: int, norm: Any) -> int:
         if self.max_epochs != "auto":
-            return self.max_epochs
-        steps = -(-count // (self._batch(count) or count))
+            return int(self.max_epochs)
+        steps = -(-count // (self._batch(count, norm) or count))
         return min(max(_STEPS // steps, _LEAST_EPOCHS), _MOST_EPOCHS)
 
-    def _batch(self, count: int) -> int | None:
+    def _batch(self, count: int, norm: Any) -> int | None:
         if self.batch_size != "auto":
-            return self.batch_size
+            return None if self.batch_size is None else int(self.batch_size)
         size = min(max(count // _BATCHES, _LEAST_BATCH), _MOST_BATCH)
-        while self.norm == "batch" and count % size == 1 and size < count:
+        while norm == "batch" and count % size == 1 and size < count:
             size += 1  # one row has no variance
         return size
 
@@ -212,18 +321,15 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
     # -------------------------------------------------------------- evaluation
 
     def _network_inputs(self, X: Any) -> Tensor:
+        """Checked and standardised."""
         check_is_fitted(self, "members_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return torch.from_numpy(
-            (self.input_scaling_.apply_far if self._is_bounded() else self.input_scaling_.apply)(X)
-        )
+        return self._scaled_inputs(validate_data(self, X, dtype=np.float64, reset=False))
 
-    def _is_bounded(self) -> bool:
-        """Whether far inputs are brought nearer: in a chain a norm anywhere, or a range, cuts every path."""
-        # Beyond 1e50 nothing changes then, and squares would overflow. A norm of one's own may be a BatchNorm: for
-        # that the step back is not needed, and does little harm.
-        spec = next(m for m in self.members_[0].modules() if isinstance(m, MLP)).spec
-        return self._limits(1) is not None or (bool(spec.norm_layers) and spec.norm != "batch")
+    def _scaled_inputs(self, X: Array) -> Tensor:
+        # Beyond 1e50 a bounded network no longer changes, and squares would overflow.
+        return torch.from_numpy(
+            (self.input_scaling_.apply_far if self._bounded else self.input_scaling_.apply)(X)
+        )
 
     @torch.no_grad()
     def _outputs(self, inputs: Tensor) -> Tensor:
@@ -232,7 +338,7 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         # An activation that grows fast (exp) overflows before a norm or range bounds it. The answer is then that of a
         # point nearer on the same ray, and bounded as any other.
         near = inputs
-        while self._is_bounded() and bool(near[wrong := ~found.isfinite().all(2).all(0)].any()):
+        while self._bounded and bool(near[wrong := ~found.isfinite().all(2).all(0)].any()):
             near = torch.where(wrong[:, None], near / 4, near)
             found[:, wrong] = self._at(near[wrong])
         limits = self._limits(found.shape[2])
@@ -250,111 +356,16 @@ class StableMLP(BaseEstimator):  # type: ignore[misc]
         kept = weights > 0
         return X[kept], y[kept], weights[kept]
 
-    # -------------------------------------------------------------- far away
 
-    @property
-    def module_(self) -> nn.Module:
-        """The fitted predictor as one torch module in the units of the data, float64: to audit, certify or export.
+def _printed(epochs: int) -> Callable[[int, Tensor, Tensor | None], None]:
+    """A line for every twentieth of the epochs: the mean loss of the members, and that on their held-out rows."""
 
-        It computes what ``predict`` does (for a classifier: the mean of the members' logits), without the care that
-        ``predict`` takes far out: of inputs beyond 1e50, and of torch's LayerNorm where large entries are all but
-        equal. ``output_range_`` is about ``predict``.
-        """
-        check_is_fitted(self, "members_")
-        return Ensemble(self.members_, self.input_scaling_, self._output_scaling()).eval()
+    def line(done: int, losses: Tensor, held: Tensor | None) -> None:
+        if done % max(1, epochs // 20) and done != epochs and done != 1:
+            return
+        words = f"epoch {done} of {epochs}: loss {float(losses.nanmean()):.4g}"
+        if held is not None:
+            words += f", on held-out rows {float(held.nanmean()):.4g} ({int(held.isfinite().sum())} networks)"
+        print(words, flush=True)
 
-    def _output_scaling(self) -> Scaling | None:
-        raise NotImplementedError
-
-    def certificates(self, time_budget: float | None = None) -> tuple[Certificate, ...]:
-        """One for every member, in the network's units: standardised inputs and outputs.
-
-        ``time_budget``: seconds for all together, those of the estimator by default; more time, tighter bounds. The
-        tightest so far are kept for ``output_range_``.
-
-        Raises
-        ------
-        UnboundedError
-            If a member is not bounded: no norm cuts every path.
-        """
-        check_is_fitted(self, "members_")
-        known: tuple[Certificate, ...] | None = self.__dict__.get("_certificates")
-        if known is None or time_budget is not None:
-            each = (self.time_budget if time_budget is None else time_budget) / len(self.members_)
-            example = torch.zeros(1, self.n_features_in_, dtype=torch.float64)
-            earlier = known or (None,) * len(self.members_)
-            known = tuple(
-                certify(member, (example,), time_budget=each, resume=before)
-                for member, before in zip(self.members_, earlier, strict=True)
-            )
-            self._certificates = known
-            self.__dict__.pop("far_field_report_", None)
-        return known
-
-    def _network_bounds(self) -> Array:
-        """For every member and output [lower, upper] in the network's units, shape (members, outputs, 2)."""
-        try:
-            found = self.certificates()
-        except UnboundedError:
-            outputs = self._outputs(torch.zeros(1, self.n_features_in_, dtype=torch.float64)).shape[2]
-            return np.broadcast_to([-np.inf, np.inf], (len(self.members_), outputs, 2)).copy()
-        bounds = np.stack(
-            [torch.stack([c.lower.reshape(-1), c.upper.reshape(-1)], -1).double().numpy() for c in found]
-        )
-        slack = _ROUNDING * (bounds[..., 1:] - bounds[..., :1])
-        return np.concatenate([bounds[..., :1] - slack, bounds[..., 1:] + slack], -1)
-
-    def horizon(self, directions: Any) -> Horizon:
-        """Lim f(λu) as λ → ∞, or its slope, for directions u, shape (m, features), in the units of the data."""
-        check_is_fitted(self, "members_")
-        given = np.asarray(directions, dtype=np.float64)
-        if given.ndim != 2 or given.shape[1] != self.n_features_in_:
-            raise InvalidValueError(
-                f"Directions have shape (m, {self.n_features_in_}), one row each; got {given.shape}."
-            )
-        return horizon(self.module_, torch.from_numpy(given))
-
-    @cached_property
-    def horizon_(self) -> Horizon:
-        """The horizon along every feature: rows 0, 1, 2, 3, … are +feature 0, −feature 0, +feature 1, …."""
-        check_is_fitted(self, "members_")
-        axes = np.eye(self.n_features_in_)
-        return self.horizon(np.stack([axes, -axes], 1).reshape(-1, self.n_features_in_))
-
-    @cached_property
-    def far_field_report_(self) -> FarFieldReport:
-        """Verdict, bound, and what was seen along 64 random directions out to 1e8 standard deviations."""
-        check_is_fitted(self, "members_")
-        u = np.random.default_rng(0).normal(size=(_DIRECTIONS, self.n_features_in_))
-        u = u / np.linalg.norm(u, axis=1, keepdims=True)
-        seen = []
-        for radius in _RADII:
-            values = self._far_values(self.input_scaling_.offset + radius * u * self.input_scaling_.scale)
-            seen.append(pairs(np.stack([values.min(0), values.max(0)], -1)))
-        limit = self.horizon(u * self.input_scaling_.scale)
-        slopes = limit.slope.abs().nan_to_num(nan=torch.inf)
-        slopes[limit.degenerate] = torch.nan
-        return FarFieldReport(
-            verdict=analyse(
-                self.module_, (torch.zeros(1, self.n_features_in_, dtype=torch.float64),)
-            ).status.name,
-            output_range=pairs(self.output_range_),
-            training_range=pairs(self._target_range),
-            radii=_RADII,
-            seen=tuple(seen),
-            largest_slope=tuple(np.nanmax(slopes.reshape(_DIRECTIONS, -1).numpy(), 0).tolist()),
-            directions=_DIRECTIONS,
-        )
-
-    def _far_values(self, X: Array) -> Array:
-        raise NotImplementedError
-
-    @property
-    def output_range_(self) -> Array:
-        """Filled in by regressor and classifier."""
-        raise NotImplementedError
-
-
-def _line(done: int, total: int) -> None:
-    if done == total or done % max(1, total // 100) == 0:
-        print(f"\rtraining: epoch {done} of {total}", end="\n" if done == total else "", flush=True)
+    return line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,9 +36,11 @@ def train(
     rows: Tensor | None = None,
     validation_rows: Tensor | None = None,
     weights: Tensor | None = None,
+    stop_together: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
     progress: Progress | None = None,
+    on_epoch: Callable[[int, Tensor, Tensor | None], None] | None = None,
 ) -> TrainingResult:
     r"""Train many networks at once, each as if it were alone.
 
@@ -66,6 +68,9 @@ def train(
     weights
         Of the n rows, non-negative; scaled to mean 1 over a model's training rows. Integers say what repeated rows
         would, with the whole batch.
+    stop_together
+        With ``patience``: judge all models by the mean of their validation losses, so that they stop, and go back, at
+        one epoch. Where each has few validation rows, the mean over models that have others is less noisy.
     checkpoint
         A folder of its own, to which everything is saved now and then, and from which a run that was killed goes on:
         on the same machine with the same number of threads the result is the same to the last bit. It stays when
@@ -74,6 +79,9 @@ def train(
         How often; at the end of an epoch.
     progress
         Called as ``progress(done, total)`` with epochs.
+    on_epoch
+        Called after every epoch with its number, counted from 1, the models' training losses and their losses on the
+        validation rows (None without them): a line of :class:`TrainingResult` as it comes.
 
     Returns
     -------
@@ -94,7 +102,7 @@ def train(
     models = tuple(models)
     seeds = tuple(range(len(models))) if seeds is None else tuple(int(seed) for seed in seeds)
     _check(models, x, y, training, seeds, rows, validation_rows, weights)
-    run = _Run(models, x, y, training, seeds, rows, validation_rows, weights)
+    run = _Run(models, x, y, training, seeds, rows, validation_rows, weights, stop_together)
     store = None
     if checkpoint is not None:
         # By name: what is left out must not look like something else that is given.
@@ -102,7 +110,9 @@ def train(
         described = [(structure(m), _stable(m), dict(m.state_dict())) for m in models]
         # A state is of the program that wrote it: other versions may take other steps from there.
         versions = provenance({})["versions"]
-        store = Checkpoint(checkpoint, fingerprint("train", training, seeds, data, described, versions))
+        together = ("stop_together",) if stop_together else ()
+        key = fingerprint("train", training, seeds, data, described, versions, *together)
+        store = Checkpoint(checkpoint, key)
     with contextlib.nullcontext() if store is None else store.locked():
         if store is not None:
             run.restore(store.load("state"))
@@ -117,6 +127,10 @@ def train(
                 saved = time.monotonic()
             if progress is not None:
                 progress(training.epochs if last else run.epoch, training.epochs)
+            if on_epoch is not None:
+                on_epoch(
+                    run.epoch, run.losses[-1], run.validation_losses[-1] if run.validation_losses else None
+                )
     return run.result()
 
 
@@ -163,8 +177,10 @@ class _Run:
         rows: Tensor | None,
         validation_rows: Tensor | None,
         weights: Tensor | None,
+        stop_together: bool = False,
     ) -> None:
         count = len(models)
+        self.stop_together = stop_together
         self.models, self.x, self.y, self.training, self.seeds = models, x, y, training, seeds
         self.rows = None if rows is None else rows.to(x.device).expand(count, -1)
         self.validation_rows = (
@@ -269,8 +285,9 @@ class _Run:
                 scale += weight.sum(1).cpu()
             found[members] = total / scale
         found[self.stopped] = torch.nan
-        better = found < self.best_loss  # NaN is not
-        self.best_loss[better], self.best_epoch[better] = found[better], self.epoch
+        judged = found.nanmean().expand_as(found) if self.stop_together else found
+        better = judged < self.best_loss  # NaN is not
+        self.best_loss[better], self.best_epoch[better] = judged[better], self.epoch
         self.validation_losses.append(found)
         if self.training.patience is None:
             return

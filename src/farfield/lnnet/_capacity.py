@@ -49,7 +49,7 @@ def vc_lower_bound(depth: int, inputs: int = 1) -> int:
 
 
 def shattering_depth(x: Float[Tensor, "m d"], *, generator: torch.Generator | None = None) -> int:
-    """The most LayerNorms that a network takes for a labelling of these points with two labels: all are built.
+    """The most LayerNorms that a network takes for a labeling of these points with two labels: all are built.
 
     So the points are shattered by LN-Nets of this depth, whose VC dimension is therefore at least m. A proof by
     construction: every network is run on all points. Cost: 2^(m−1) networks; at most 12 points are taken.

@@ -41,7 +41,7 @@ def _recognised(f: Any, features: int, dtype: torch.dtype) -> _Norm | None:
 def closed_curvature(f: Any, x: Tensor) -> Tensor | None:
     r"""Σ_i ‖∂²f_i/∂x²‖_F² of a norm over the last axis; None for anything else.
 
-    With z = Cx, C the centring (or the identity), q = |z|², s² = q/m + ε and ρ = q/(m s²), the Hessian of
+    With z = Cx, C the centering (or the identity), q = |z|², s² = q/m + ε and ρ = q/(m s²), the Hessian of
     f_i = z_i/s is
 
     .. math:: -\frac{c_i z^T + z c_i^T + z_i C}{m s^3} + \frac{3 z_i z z^T}{m^2 s^5}
@@ -51,7 +51,7 @@ def closed_curvature(f: Any, x: Tensor) -> Tensor | None:
     .. math:: \frac{2|c_i|^2 q + z_i^2 (\operatorname{tr} C - 3 + 9(1-\rho)^2)}{m^2 s^6} .
 
     1 − ρ = ε/s² is taken as such, and the sixth power of s is not formed: nothing cancels, and what leaves the range
-    of numbers is H itself. Where tr C = 1 (a centred pair, one feature alone) the first two terms cancel exactly.
+    of numbers is H itself. Where tr C = 1 (a centered pair, one feature alone) the first two terms cancel exactly.
     """
     norm = _recognised(f, x.shape[-1], x.dtype)
     if norm is None:

@@ -27,7 +27,7 @@ _ROUND = 4.0
 _READ = 2.0
 """Roundings of the reading, in units of one."""
 _REACH = 3
-"""Neighbours on each side from which a point is kept apart."""
+"""Neighbors on each side from which a point is kept apart."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def between_runs(line: Line) -> Array:
 
 
 def separation(t: Array, error: Array, label: Array, power: float, far: float = 0.0) -> tuple[Any, Any, Any]:
-    """How far apart neighbours of different labels are, in units of their errors: the ε that could be borne.
+    """How far apart neighbors of different labels are, in units of their errors: the ε that could be borne.
 
     Returns the worst; the logarithm of a mean, (Σ ratio^−p)^(−1/p), that many near misses lower as well as one nearer
-    (for p → 0 it counts runs), neighbours but one and two weighted by ``far``; and the number of runs, each along the
+    (for p → 0 it counts runs), neighbors but one and two weighted by ``far``; and the number of runs, each along the
     last axis.
     """
     order = np.argsort(t, axis=-1)

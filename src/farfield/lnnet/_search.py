@@ -36,7 +36,7 @@ class FoldSearch:
     power
         Between few runs (small) and wide separations (large).
     far
-        Weight of points that are not neighbours: 0 for few layers, 1 for more layers and less error.
+        Weight of points that are not neighbors: 0 for few layers, 1 for more layers and less error.
     entries
         Candidates × points looked at for a layer.
     retreats
@@ -146,7 +146,7 @@ def _values(line: Line, pairs: Pairs, scale: Array, classes: int, search: FoldSe
 def _moved(
     line: Line, pairs: Pairs, scale: Array, spread: float, rng: np.random.Generator
 ) -> tuple[Pairs, Array]:
-    """Neighbours of candidates: another turn in the same gap, another scale."""
+    """Neighbors of candidates: another turn in the same gap, another scale."""
     index = np.repeat(np.arange(len(pairs.turn)), 12)
     pairs, scale = pairs.part(index), scale[index]
     at = np.clip(np.searchsorted(line.t, pairs.turn), 1, len(line.t) - 1)

@@ -80,7 +80,7 @@ def lssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:
 
 
 def _prepared(x: Tensor, y: Tensor, *, each: bool = False) -> tuple[Tensor, Tensor]:
-    """Centred points in units of the largest difference, or each feature in its own; and classes from 0."""
+    """Centered points in units of the largest difference, or each feature in its own; and classes from 0."""
     wrong = x.ndim != 2 or y.shape != x.shape[:1] or x.numel() == 0 or x.is_complex()
     if wrong or not bool(torch.isfinite(x).all()):
         raise InvalidValueError(

@@ -16,7 +16,7 @@ from farfield.calibration import flat_rows
 from farfield.certify.intervals import propagate
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import Program, capture
-from farfield.growth import Status, analyse
+from farfield.growth import Status, analyze
 from farfield.monitor._looks import Monitor, serving
 
 __all__ = ["FarFieldMonitor"]
@@ -63,7 +63,7 @@ class FarFieldMonitor(Monitor):
         super().__init__(model, every)
         if isinstance(example, Mapping):
             example = dict(example)  # what tokenizers return is a mapping of their own
-        report = analyse(model, example)
+        report = analyze(model, example)
         statuses = [v.status for v in report.verdicts if v.input is None]
         self.bounded = all(status is Status.BOUNDED for status in statuses)
         inputs = [

@@ -33,8 +33,8 @@ class Excess:
         if not self.score > 1.0:
             return f"Row {self.row} is inside (score {self.score:.3g})."
         return (
-            f"Row {self.row} is outside (score {self.score:.3g}): {self.what} is {self.value:.4g}, and "
-            f"{self.low:.4g} to {self.high:.4g} was seen."
+            f"Row {self.row} is outside (score {self.score:.3g}): {self.what} is {self.value:.4g}; the "
+            f"calibration rows had {self.low:.4g} to {self.high:.4g}."
         )
 
 

@@ -85,7 +85,8 @@ class GuardSummary:
     def __str__(self) -> str:
         worst = "∞" if self.worst == float("inf") else f"{self.worst:.3g}"
         named = sorted(self.features.items(), key=lambda item: -item[1])[:5]
-        told = "".join(f" {name}: {count}." for name, count in named)
+        told = ", ".join(f"{name} ({count:,})" for name, count in named)
         return (
-            f"{self.outside:,} of {self.rows:,} rows outside ({self.share:.2%}), the worst at {worst}.{told}"
+            f"{self.outside:,} of {self.rows:,} rows were outside ({self.share:.2%}); the largest score was {worst}."
+            + (f" Features outside most often: {told}." if told else "")
         )

@@ -79,7 +79,7 @@ class TangentMonitor(Monitor):
         if not 0.0 <= discount <= 1.0:
             raise InvalidValueError(f"A discount lies in [0, 1], got {discount!r}.")
         if rows < 1:
-            raise InvalidValueError(f"At least one row is looked at, got rows={rows}.")
+            raise InvalidValueError(f"rows is how many rows to look at, at least 1; got {rows}.")
         self.discount, self._rows = discount, rows
         self._inputs, self._next = inputs, next_inputs
 

@@ -52,9 +52,9 @@ def watch(
     monitors: Sequence[Monitor] = (),
     log: Callable[[Mapping[str, float], int], object] | None = None,
 ) -> Iterator[TrainingRecord]:
-    """Look at a model every so many steps of its optimiser, with no line changed inside the training loop.
+    """Look at a model every so many steps of its optimizer, with no line changed inside the training loop.
 
-    Steps are counted where an optimiser that holds one of the model's parameters has made one, in this process; the
+    Steps are counted where an optimizer that holds one of the model's parameters has made one, in this process; the
     first look is before the first step.
 
     Parameters
@@ -84,9 +84,7 @@ def watch(
     [0, 5, 10]
     """
     if example is None and not monitors:
-        raise InvalidValueError(
-            "watch looks with a batch of inputs as example, or with monitors; got neither."
-        )
+        raise InvalidValueError("watch needs a batch of example inputs, or monitors; it got neither.")
     looking = list(monitors) or [FarFieldMonitor(model, example, every=every)]
     own = {id(parameter) for parameter in model.parameters()}
     seen, steps = TrainingRecord(), 0

@@ -34,7 +34,7 @@ class TransformersMonitor(TrainerCallback):
         self._look(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After a step of the optimiser."""
+        """After a step of the optimizer."""
         self._look(state)
 
     def _look(self, state: Any) -> None:

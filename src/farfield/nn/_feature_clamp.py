@@ -67,9 +67,7 @@ class FeatureClamp(nn.Module):
         if not bool((torch.isfinite(low) & torch.isfinite(high) & ordered).all()):
             raise InvalidValueError("Limits are finite numbers with low ≤ center ≤ high for every feature.")
         if not 1.0 <= flat < end:
-            raise InvalidValueError(
-                f"The flat part ends before the way back does: 1 ≤ flat < end, got {flat}, {end}."
-            )
+            raise InvalidValueError(f"flat and end must satisfy 1 ≤ flat < end; got {flat}, {end}.")
         self.register_buffer("low", low)
         self.register_buffer("high", high)
         self.register_buffer("center", middle)

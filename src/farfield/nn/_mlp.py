@@ -1,4 +1,4 @@
-"""Multilayer perceptrons as the papers build them: parametrisation, activation, norm and where it sits."""
+"""Multilayer perceptrons as the papers build them: parametrization, activation, norm and where it sits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Placement: TypeAlias = "Literal['none', 'first', 'second', 'last', 'every'] | It
 class ScaledLinear(nn.Module):
     r"""z = √(σ_w²/fan_in)·W x + σ_b·b with every entry of W and b drawn from N(0, 1).
 
-    The NTK parametrisation: the scale sits in the forward pass, not in the weights, so that gradients have the size
+    The NTK parametrization: the scale sits in the forward pass, not in the weights, so that gradients have the size
     the infinite-width theory assumes.
 
     Parameters

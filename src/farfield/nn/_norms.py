@@ -1,4 +1,4 @@
-"""LayerNorm taken apart: centring and projection are two operations with two different guarantees."""
+"""LayerNorm taken apart: centering and projection are two operations with two different guarantees."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LayerNorm(Chain):
 
 
 class MeanFieldCenter(nn.Module):
-    """x ↦ x − c₀, with c₀ = E σ(z): what centring after σ becomes at infinite width.
+    """x ↦ x − c₀, with c₀ = E σ(z): what centering after σ becomes at infinite width.
 
     A constant shift: it bounds nothing. Reference: [P2] §6.
 
@@ -87,7 +87,7 @@ class MeanFieldCenter(nn.Module):
     variance
         Variance of the pre-activations.
     output_scale
-        Factor of σ's output, as the NTK parametrisation has one.
+        Factor of σ's output, as the NTK parametrization has one.
     """
 
     def __init__(self, sigma: ActivationLike, *, variance: float = 1.0, output_scale: float = 1.0) -> None:
@@ -104,7 +104,7 @@ class MeanFieldCenter(nn.Module):
 
 
 class MeanFieldProject(nn.Module):
-    """x ↦ x / √Var σ(z): what projection after σ and centring becomes at infinite width.
+    """x ↦ x / √Var σ(z): what projection after σ and centering becomes at infinite width.
 
     A constant scale: unlike :class:`Project` it bounds nothing. Reference: [P2] §6.
 
@@ -115,7 +115,7 @@ class MeanFieldProject(nn.Module):
     variance
         Variance of the pre-activations.
     output_scale
-        Factor of σ's output, as the NTK parametrisation has one.
+        Factor of σ's output, as the NTK parametrization has one.
     """
 
     def __init__(self, sigma: ActivationLike, *, variance: float = 1.0, output_scale: float = 1.0) -> None:
@@ -140,7 +140,7 @@ class GroupedLayerNorm(nn.Module):
     """LN-G: LayerNorm inside each of g groups of d/g features, over the last axis.
 
     Equal to ``torch.nn.GroupNorm`` on inputs of shape (n, d); unlike it, it keeps every other axis apart, so
-    (n, tokens, d) is normalised per token. With ε = 0, groups of two features keep only a sign.
+    (n, tokens, d) is normalized per token. With ε = 0, groups of two features keep only a sign.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class GroupedLayerNorm(nn.Module):
             )
         if num_features == groups:
             raise InvalidValueError(
-                f"{groups} groups of {num_features} features hold one feature each, and a single centred feature is "
+                f"{groups} groups of {num_features} features hold one feature each, and a single centered feature is "
                 "always 0. Use fewer groups."
             )
         self.num_features, self.groups = num_features, groups

@@ -20,7 +20,7 @@ __all__ = ["JacobianTile", "jacobian"]
 def jacobian(model: nn.Module, tracked: TrackedParameters, select: Selection, x: Tensor) -> Tensor:
     """∂f_k(x_i)/∂θ for every input and output: shape (n, K, parameters).
 
-    By ``vmap`` of reverse mode; input by input where a model can't be vectorised. Memory n·K·P.
+    By ``vmap`` of reverse mode; input by input where a model can't be vectorized. Memory n·K·P.
     """
     parameters = {name: p.detach() for name, p in tracked.parameters.items()}
 

@@ -118,7 +118,7 @@ def require_evaluation(model: nn.Module) -> None:
         name = f"{path or 'the model'} ({type(module).__name__})"
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise InvalidValueError(
-                f"{name} keeps no running statistics and normalises by the batch even in evaluation mode: an "
+                f"{name} keeps no running statistics and normalizes by the batch even in evaluation mode: an "
                 "output then depends on the other inputs, and there is no kernel of two inputs. Use GroupNorm or "
                 "InstanceNorm."
             )
@@ -146,7 +146,7 @@ def require_evaluation(model: nn.Module) -> None:
             )
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise InvalidValueError(
-                f"{name} in training mode normalises by the batch: an output then depends on the other inputs, "
+                f"{name} in training mode normalizes by the batch: an output then depends on the other inputs, "
                 f"and there is no "
                 "kernel of two inputs. Call model.eval() first."
             )

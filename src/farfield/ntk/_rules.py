@@ -107,7 +107,7 @@ def _embedding(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple
 
 
 def _affine(recording: Recording, plain: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Tensor:
-    """Plain ⊙ weight + bias with the parameters shaped to broadcast, recorded."""
+    """plain ⊙ weight + bias with the parameters shaped to broadcast, recorded."""
     y = plain
     if weight is not None:
         y = y * weight.reshape(shape)

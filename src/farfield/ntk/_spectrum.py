@@ -152,7 +152,7 @@ def extreme_eigenvalues(
     return ExtremeEigenvalues(ends[0], ends[1], found.steps)
 
 
-def alignment(kernel: Tensor, y: Tensor, *, centred: bool = False) -> float:
+def alignment(kernel: Tensor, y: Tensor, *, centered: bool = False) -> float:
     r"""Kernel–target alignment: the cosine between Θ and YYᵀ, between 0 and 1.
 
     .. math:: A = \frac{\langle\Theta, YY^\top\rangle_F}{\|\Theta\|_F\,\|YY^\top\|_F}
@@ -163,12 +163,12 @@ def alignment(kernel: Tensor, y: Tensor, *, centred: bool = False) -> float:
         (n, n).
     y
         Targets (n,) or (n, C): numbers, signs, or classes one-hot.
-    centred
+    centered
         Whether Θ and Y have their means removed first, so that a constant part counts for nothing.
 
     References
     ----------
-    Cristianini et al., On kernel-target alignment, 2001; centred: Cortes, Mohri, Rostamizadeh, 2012.
+    Cristianini et al., On kernel-target alignment, 2001; centered: Cortes, Mohri, Rostamizadeh, 2012.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def alignment(kernel: Tensor, y: Tensor, *, centred: bool = False) -> float:
             f"classes one-hot; got {y.dtype} of shape {tuple(y.shape)}."
         )
     target = y.to(torch.float64).reshape(len(y), -1)
-    if centred:
+    if centered:
         target = target - target.mean(0)
         matrix = matrix - matrix.mean(0, keepdim=True) - matrix.mean(1, keepdim=True) + matrix.mean()
     # ⟨Θ, YYᵀ⟩ and ‖YYᵀ‖ without forming YYᵀ.
@@ -197,7 +197,7 @@ def alignment(kernel: Tensor, y: Tensor, *, centred: bool = False) -> float:
 def kernel_distance(first: Tensor, second: Tensor) -> float:
     r"""1 − ⟨Θ₁, Θ₂⟩ / (‖Θ₁‖ ‖Θ₂‖): how much a kernel has turned, 0 if one is a multiple of the other.
 
-    Between a network's kernel before and during training it says how far the network is from its linearisation.
+    Between a network's kernel before and during training it says how far the network is from its linearization.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from farfield.engine import Progress
 __all__ = ["CholeskyFactor", "factorize"]
 
 _BLOCK = 512
-"""Columns factorised at once: the products run at the speed of a large GEMM and the copies stay under 1% of
+"""Columns factorized at once: the products run at the speed of a large GEMM and the copies stay under 1% of
 the matrix."""
 _ROWS = 2048
 """Rows of a block of columns solved at once; also the side of blocks in products."""

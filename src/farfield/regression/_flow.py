@@ -44,7 +44,7 @@ class _FlowSystem(System):
         if not math.isinf(self.scaled_time):
             raise InvalidValueError(
                 "A Gaussian process has its posterior variance given all of the data, at time ∞. At a "
-                "finite time there is the variance over='initialisations', of the network's NTK."
+                "finite time there is the variance over='initializations', of the network's NTK."
             )
         half = self.vectors.mT @ b
         return (self._factors()[:, None] * half * half).sum(0)
@@ -83,7 +83,7 @@ class GradientFlow:
     def at(self, time: float) -> Posterior:
         """The fit at a time ≥ 0, ``math.inf`` for the end.
 
-        Its ``residual`` is the share of the targets not learned yet; its ``variance``, over initialisations,
+        Its ``residual`` is the share of the targets not learned yet; its ``variance``, over initializations,
         and its bounds hold for that time. Cost: n²·k.
 
         Raises

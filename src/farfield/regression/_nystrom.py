@@ -91,7 +91,7 @@ class Nystrom:
 
     .. math:: f = \sum_j w_j\, k(\cdot, z_j), \qquad (K_{mn}K_{nm} + \sigma^2 K_{mm})\, w = K_{mn}\, y
 
-    the minimiser of Σ(f(x_i) − y_i)² + σ²‖f‖² among such f. What is kept of the data is the sum K_mn K_nm, in
+    the minimizer of Σ(f(x_i) − y_i)² + σ²‖f‖² among such f. What is kept of the data is the sum K_mn K_nm, in
     float64: m² numbers, whatever n. With the inputs themselves as landmarks it is :func:`fit`, up to the
     rounding of normal equations: directions in which K_mm is so small that rounding would drown them are left
     out.

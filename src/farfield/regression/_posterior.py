@@ -32,7 +32,7 @@ class Posterior:
     The mean is the function :math:`f = \sum_j \alpha_j\, k(\cdot, x_j)` with :math:`(K + sI)\alpha = y`, s =
     noise + jitter. With the NTK it is E f of the network of infinite width trained to the end by gradient
     flow (for s > 0: with the penalty s‖θ − θ₀‖² on its parameters), the expectation being over
-    initialisations; with the NNGP, the posterior of the untrained network as a Gaussian process.
+    initializations; with the NNGP, the posterior of the untrained network as a Gaussian process.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Posterior:
 
         .. math:: k(x,x) - k_x^\top (K + sI)^{-1} k_x.
 
-        ``"initialisations"``: of the trained network over its random initialisations, for the NTK Θ of a
+        ``"initializations"``: of the trained network over its random initializations, for the NTK Θ of a
         network with NNGP K: with :math:`\beta = (\Theta + sI)^{-1}\Theta_x`, the variance of :math:`f_0(x) -
         \beta^\top f_0(X)`,
 
@@ -122,14 +122,14 @@ class Posterior:
         self._check(x)
         trained = self.job.network is not None and self.job.kind == "ntk"
         if over == "auto":
-            over = "initialisations" if trained else "posterior"
-        if over not in ("posterior", "initialisations"):
+            over = "initializations" if trained else "posterior"
+        if over not in ("posterior", "initializations"):
             raise InvalidValueError(
-                f"A variance is over 'posterior' or 'initialisations' ('auto' chooses), got {over!r}."
+                f"A variance is over 'posterior' or 'initializations' ('auto' chooses), got {over!r}."
             )
-        if over == "initialisations" and not trained:
+        if over == "initializations" and not trained:
             raise InvalidValueError(
-                "The variance over initialisations belongs to a trained network: fit the NTK of a NetworkKernel "
+                "The variance over initializations belongs to a trained network: fit the NTK of a NetworkKernel "
                 "(kind='ntk'). For this kernel there is over='posterior'."
             )
         part = self._posterior_variance if over == "posterior" else self._initialisation_variance

@@ -1,4 +1,4 @@
-"""(K + sI)⁻¹ in three ways: factorised, factorised in float32 and corrected, iterated on tiles."""
+"""(K + sI)⁻¹ in three ways: factorized, factorized in float32 and corrected, iterated on tiles."""
 
 from __future__ import annotations
 

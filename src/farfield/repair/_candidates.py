@@ -28,12 +28,12 @@ from farfield.repair._repair import Method, Repair, repair
 __all__ = ["Candidate", "Candidates", "compare_repairs"]
 
 _JUDGED = (
-    "Errors outside are on the rows you marked. If the model was trained on them, they favour the weakest repair: it "
+    "Errors outside are on the rows you marked. If the model was trained on them, they favor the weakest repair: it "
     "already fits them."
 )
 _TAILS = (
     "Errors in the tail are on the tenth of your own rows that lies farthest out. The model was most likely trained "
-    "on them, so they favour the weakest repair; they say what a repair costs there, not what it gains beyond."
+    "on them, so they favor the weakest repair; they say what a repair costs there, not what it gains beyond."
 )
 _NOT_JUDGED = (
     "No rows were marked as outside, so this says what each repair changes, not which is best; the default is the "
@@ -125,7 +125,7 @@ class Candidates:
         """The smallest error outside; without such rows, the default that can be made."""
         made = [row for row in self.rows if not row.refused]
         if not made:
-            raise InvalidValueError("None of the repairs can be made; print the table for the reasons.")
+            raise InvalidValueError("No repair in the table worked; print the table for the reasons.")
         if self.judged:
             return min(made, key=lambda row: row.outside)
         return made[0]
@@ -155,7 +155,7 @@ def compare_repairs(
         As in :func:`repair`.
     outside
         Rows away from the data, as the model takes them, and their targets: the error of each repair there. Rows that
-        the model was trained on favour the weakest repair; the table's caption says so.
+        the model was trained on favor the weakest repair; the table's caption says so.
     targets
         Of the calibration rows, in their order: the error of each repair on the tenth that lies farthest out, by
         ‖(x − mean)/deviation‖. The table's caption names the bias.

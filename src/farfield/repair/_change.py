@@ -21,7 +21,7 @@ from farfield.calibration import (
     run,
 )
 
-__all__ = ["Change", "FarRow", "far_rows", "measure_change"]
+__all__ = ["BROKEN", "Change", "FarRow", "far_rows", "measure_change"]
 
 SCALES = (2.0, 10.0, 100.0, 1e6)
 BROKEN = 100.0

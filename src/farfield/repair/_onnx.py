@@ -116,7 +116,7 @@ class _Nodes:
         if isinstance(module, RangeHead):
             return self._range(module, x)
         raise InvalidValueError(
-            f"A {type(module).__name__} is no protection that goes into an ONNX file: it was trained with the "
+            f"A {type(module).__name__} can't be written into an ONNX file: it was trained with the "
             "weights. Save the repaired model as .pt2."
         )
 

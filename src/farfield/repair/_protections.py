@@ -102,7 +102,7 @@ def first_rows(output: Any, path: str) -> Tensor:
             return value
         break
     raise InvalidValueError(
-        f"{path!r} can't be capped: the first tensor it returns is no batch of rows of real numbers. Name another "
+        f"{path!r} can't be capped: the first tensor it returns is not a batch of rows of real numbers. Name another "
         "submodule with at=."
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,9 @@ from farfield.audit import Audit, audit
 from farfield.calibration import Batches, Call, UpperQuantile, cap_axes, floating, output_tensors, run
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import Runnable, as_module, copied, export_model, set_serving, untouched
-from farfield.growth import Status, analyse
+from farfield.growth import Status, analyze
 from farfield.nn import FeatureClamp, NormCap, RangeHead
-from farfield.repair._change import Change, FarRow, far_rows, measure_change
+from farfield.repair._change import BROKEN, Change, FarRow, far_rows, measure_change
 from farfield.repair._curves import ComparedCurve, SizeHistogram, curves, size_histogram
 from farfield.repair._distill import distilled_norm
 from farfield.repair._insert import Insertion, inserted_into, without_insertions
@@ -100,7 +101,9 @@ class Repair:
         place = Path(path)
         if place.suffix == ".pt2":
             serving = copied(self.model).eval()
-            torch.export.save(export_model(serving, *self.example, dynamic_batch=True), place)
+            # By way of memory: on a full disk torch's own writer ends the process.
+            torch.export.save(export_model(serving, *self.example, dynamic_batch=True), made := io.BytesIO())
+            place.write_bytes(made.getbuffer())
         elif place.suffix == ".onnx":
             save_onnx(self.undo().eval(), self.inserted, self.example, place)
         elif place.suffix == ".safetensors":
@@ -112,7 +115,8 @@ class Repair:
                 raise MissingExtraError("Writing safetensors", "safetensors", "certify") from error
             save_model(self.model, str(place))
         elif place.suffix in (".pt", ".pth"):
-            torch.save(self.model.state_dict(), place)
+            torch.save(self.model.state_dict(), made := io.BytesIO())
+            place.write_bytes(made.getbuffer())
         else:
             raise InvalidValueError(
                 f"A repaired model is written to .pt2, .onnx, .safetensors or .pt, not {place.suffix!r}."
@@ -156,6 +160,20 @@ class Repair:
         proved = certificate.to_dict() if certificate is not None else None
         return render_repair(self.to_dict(), name=name or type(self.model).__name__, certificate=proved)
 
+    def _repr_html_(self) -> str:
+        from farfield.report import repair_summary
+
+        return repair_summary(self.to_dict())
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Draw both models along rays through rows, the range of the rows shaded; needs ``farfield[plot]``.
+
+        On the matplotlib axes ``ax``, or those of a new figure; they are returned.
+        """
+        from farfield.report import plot_repair
+
+        return plot_repair(self.to_dict(), ax=ax)
+
     def _arguments(self) -> Any:
         args, kwargs = self.example
         return kwargs or args
@@ -164,17 +182,17 @@ class Repair:
         if not self.inserted:
             return (
                 "Nothing was inserted: the model is bounded already, for every input. "
-                "farfield certify gives the numbers."
+                "farfield.certify(model, inputs) gives the numbers."
             )
         words = [f"{self.before.verdict.name} → {self.after.verdict.name}."]
         paths = [v.paths[0] for v in self.before.report.verdicts if v.input is None and v.paths]
         if paths:
-            words.append(f"Wrong before: the output grows without limit along {paths[0]}.")
-        words.append("Put in: " + "; ".join(_described(i) for i in self.inserted) + ".")
+            words.append(f"Before: the output grows without limit along {paths[0]}.")
+        words.append("Inserted: " + "; ".join(_described(i) for i in self.inserted) + ".")
         if self.method in ("auto", "soft") and not any(isinstance(i.module, NormCap) for i in self.inserted):
             words.append(
-                "No cap: no submodules of at least three features cut every path. Of torch.export.export(model, …) "
-                "the operations can be capped."
+                "No cap was inserted: no submodules with at least three features lie on every path from input to "
+                "output. To cap an operation instead, repair torch.export.export(model, inputs)."
             )
         words.append(str(self.change))
         heads = [i.module for i in self.inserted if isinstance(i.module, RangeHead)]
@@ -184,13 +202,16 @@ class Repair:
         worst = [row for row in self.far if row.feature is None]
         if worst:
             row = worst[-1]
-            words.append(
-                f"At {row.scale:.0e} times the rows: largest |output| {row.before:.3g} → {row.after:.3g}."
-            )
+            was = f"the largest |output| was {row.before:.3g} and is now {row.after:.3g}"
+            words.append(f"With the rows times {row.scale:.0e}, {was}.")
         broken = [row for row in self.far if row.feature is not None]
         if broken:
             row = max(broken, key=lambda r: r.before)
-            words.append(f"With feature {row.feature} broken: {row.before:.3g} → {row.after:.3g}.")
+            words.append(
+                f"With feature {row.feature} at {BROKEN:g} standard deviations, it was {row.before:.3g} and is now "
+                f"{row.after:.3g}."
+            )
+        words.append("Proved for every real input. A bound is not a claim of accuracy.")
         return "\n".join(words)
 
 
@@ -359,17 +380,17 @@ def _cut(model: nn.Module, arguments: Any, at: str | Sequence[str]) -> tuple[nn.
     """The model and the submodules of it behind which the cap goes; a program gets these as places."""
     paths = () if at == "auto" else (at,) if isinstance(at, str) else tuple(at)
     if isinstance(model, fx.GraphModule):
-        paths = paths or hidden_cut(analyse(model, arguments), model)
+        paths = paths or hidden_cut(analyze(model, arguments), model)
         return with_places(model, paths), tuple(map(place_path, paths))
     if paths:
         known = dict(model.named_modules())
         for path in paths:
             if path not in known or not path:
                 raise InvalidValueError(
-                    f"at= names submodules; there is no {path!r}. There are: {', '.join(known)}."
+                    f"at= names submodules; there is no {path!r}. There are: {', '.join(filter(None, known))}."
                 )
         return model, paths
-    return model, hidden_cut(analyse(model, arguments), model, _returning_one(model, arguments))
+    return model, hidden_cut(analyze(model, arguments), model, _returning_one(model, arguments))
 
 
 def _returning_one(model: nn.Module, arguments: Any) -> set[str]:
@@ -444,8 +465,8 @@ def _check(after: Audit, change: Change, keep: float, method: str) -> None:
         )
     if change.variance_kept < 0.5:
         raise RepairError(
-            f"The repaired model keeps {change.variance_kept:.1%} of the output's variance on the rows: it would be "
-            "worth little. Choose other places with at=, or method='range'."
+            f"The repaired model keeps {change.variance_kept:.1%} of the output's variance on the rows, which "
+            "makes it of little use. Choose other places with at=, or method='range'."
         )
 
 

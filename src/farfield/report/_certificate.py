@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
+from farfield.report._advice import NO_CLAIM
 from farfield.report._pages import environment, styles
-from farfield.report._terminal import Page
+from farfield.report._terminal import Page, Part
 from farfield.report._words import (
     attained_text,
     clean,
@@ -22,7 +23,17 @@ from farfield.report._words import (
     ratio_text,
 )
 
-__all__ = ["CertificateData", "certificate_view", "print_certificate", "render_certificate"]
+__all__ = [
+    "BoundRow",
+    "CertificateData",
+    "bound_drawing",
+    "bound_rows",
+    "certificate_parts",
+    "certificate_view",
+    "entry_name",
+    "print_certificate",
+    "render_certificate",
+]
 
 CertificateData: TypeAlias = Mapping[str, Any]
 """What ``Certificate.to_dict()`` returns."""
@@ -45,7 +56,9 @@ LETTER = 7.4
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class BoundRow:
+    """One output: its bounds, what was attained, and where."""
+
     name: str
     lower: float
     upper: float
@@ -56,14 +69,17 @@ class _Row:
 
     @property
     def proved(self) -> str:
+        """The proved range, rounded outwards."""
         return _range(self.lower, self.upper)
 
     @property
     def attained(self) -> str:
+        """The attained range, rounded inwards."""
         return attained_text(self.low, self.high) if self.low <= self.high else "none seen"
 
     @property
     def says(self) -> str:
+        """Everything on one line."""
         return f"proved {self.proved}, attained {self.attained}, tightness {ratio_text(self.tightness)}"
 
 
@@ -78,7 +94,9 @@ class _Bar:
     open_right: bool
 
 
-def render_certificate(certificate: dict[str, Any], *, name: str = "", file: str = "cert.json") -> str:
+def render_certificate(
+    certificate: dict[str, Any], *, name: str = "", file: str = "", target: str = ""
+) -> str:
     """Render a certificate as a self-contained page: no script, no network, light and dark.
 
     Parameters
@@ -88,7 +106,9 @@ def render_certificate(certificate: dict[str, Any], *, name: str = "", file: str
     name
         What to call the model.
     file
-        The certificate's file, for the command that checks it.
+        The certificate's file, for the command that checks it; empty if it is not in one.
+    target
+        What that command takes as the model; the name by default.
 
     Returns
     -------
@@ -99,45 +119,55 @@ def render_certificate(certificate: dict[str, Any], *, name: str = "", file: str
     --------
     >>> data = {"output": "y", "shape": [1], "lower": [-2.0], "upper": [2.0], "attained_lower": [-1.0],
     ...         "attained_upper": [1.0], "method": "dual", "model_hash": "ab" * 32}
-    >>> page = render_certificate(data, name="net")
-    >>> "not correct" in page and "farfield verify cert.json net" in page
+    >>> page = render_certificate(data, name="net.pt2", file="cert.json")
+    >>> "farfield verify cert.json net.pt2" in page
     True
     """
-    view = certificate_view(certificate, name=name, file=file)
+    view = certificate_view(certificate, name=name, file=file, target=target)
     template = environment().get_template("certificate.html.j2")
     page: str = template.render(certificate=view, css=styles("audit.css", "certificate.css"))
     return page
 
 
 def certificate_view(
-    certificate: CertificateData, *, name: str = "", file: str = "cert.json"
+    certificate: CertificateData, *, name: str = "", file: str = "", target: str = ""
 ) -> dict[str, Any]:
     """Everything the templates print of a certificate, ready to print."""
     data = clean(certificate)
-    rows = _rows(data)
+    rows = bound_rows(data)
     bounded = _bounded(rows)
-    target, file = clean(name) or "TARGET", clean(file)
+    target, file = clean(target) or clean(name) or "MODEL", clean(file)
     return {
         "name": clean(name) or data["output"],
         "verdict": "BOUNDED" if bounded else "UNKNOWN",
         "word": "BOUNDED" if bounded else "NOT PROVED BOUNDED",
         "why": _why(data, rows),
-        "caution": _CAUTION if bounded else _OPEN,
-        "next": _next(bounded, file, target),
+        "caution": _CAUTION.format(domain=_domain(data), arithmetic=_arithmetic(data)) if bounded else _OPEN,
+        "next": _next(bounded, file),
+        "run": (f"farfield verify {file} {target}" if file else "")
+        if bounded
+        else f"farfield audit {target}",
         "facts": _facts(data, rows),
-        "drawing": _drawing(rows),
+        "drawing": bound_drawing(rows),
         "rows": rows[:_LISTED],
         "hidden": max(len(rows) - _LISTED, 0),
+        "within": _second(data),
+        "advice": [str(text) for text in data.get("advice", ())],
         "assumptions": _assumptions(data),
         "hash": data.get("model_hash", ""),
-        "command": f"farfield verify {file} {target}",
+        "command": f"farfield verify {file or 'CERTIFICATE.json'} {target}",
         "provenance": provenance_rows(data.get("provenance") or {}),
         "date": (data.get("provenance") or {}).get("date", ""),
     }
 
 
 def print_certificate(
-    certificate: dict[str, Any], console: Console | None = None, *, name: str = "", file: str = "cert.json"
+    certificate: dict[str, Any],
+    console: Console | None = None,
+    *,
+    name: str = "",
+    file: str = "",
+    target: str = "",
 ) -> None:
     """Print a certificate: what is proved, what was attained, what it assumes, how to check it again.
 
@@ -147,7 +177,7 @@ def print_certificate(
         From ``Certificate.to_dict()``.
     console
         Where to print; standard output by default.
-    name, file
+    name, file, target
         As for :func:`render_certificate`.
 
     Examples
@@ -160,14 +190,15 @@ def print_certificate(
     ...
     """
     page = Page(Console(highlight=False) if console is None else console)
-    for part in _parts(certificate, name, file):
+    for part in certificate_parts(certificate, name, file, target):
         page.put(*part)
 
 
-def _parts(
-    certificate: CertificateData, name: str, file: str
-) -> Iterator[tuple[str, Text] | tuple[str, Text, int, bool]]:
-    view = certificate_view(certificate, name=name, file=file)
+def certificate_parts(
+    certificate: CertificateData, name: str = "", file: str = "", target: str = ""
+) -> Iterator[Part]:
+    """The paragraphs of a certificate, in their order: for a terminal and for a notebook."""
+    view = certificate_view(certificate, name=name, file=file, target=target)
     bounded = view["verdict"] == "BOUNDED"
     head = Text(f"{'✓' if bounded else '?'} {view['word']}", style="bold green" if bounded else "bold yellow")
     yield "", head.append(f"  {view['name']}", style="not bold default")
@@ -181,34 +212,36 @@ def _parts(
     hidden = len(view["rows"]) + view["hidden"] - _PRINTED
     if hidden > 0:
         yield " ", Text(f"and {hidden:,} more")
+    if view["within"]:
+        yield "Besides", Text(view["within"]), 0, True
+    for i, advice in enumerate(view["advice"]):
+        yield "Tighter" if i == 0 else " ", Text(advice), 0, i == 0
     for i, assumption in enumerate(view["assumptions"]):
         yield "Assumes" if i == 0 else " ", Text(assumption), 0, i == 0
     yield "Proved by", Text(_METHODS.get(certificate.get("method", ""), "unknown")), 0, True
     if view["hash"]:
         yield "Model", Text(f"sha256 {view['hash'][:16]}…")
     yield "Next", Text(view["next"])
+    if view["run"]:
+        yield " ", Text(f"  {view['run']}", no_wrap=True)
     yield "Note", Text(view["caution"])
 
 
 # ------------------------------------------------------------------ words
 
-_CAUTION = (
-    "Bounded is not correct: the output can be wrong anywhere inside its bounds, it only can't leave them. The proof "
-    "is about real arithmetic."
-)
-_OPEN = (
-    "An infinite bound is no proof that the model is unbounded: nothing was proved. And bounded would not be "
-    "correct: nothing here is about accuracy."
-)
+_CAUTION = f"Proved for {{domain}}. {NO_CLAIM} The proof is about {{arithmetic}}."
+_OPEN = f"An infinite bound does not prove that the model is unbounded: nothing was proved on that side. {NO_CLAIM}"
 
 
-def _next(bounded: bool, file: str, target: str) -> str:
-    if bounded:
-        return f"let somebody else check it: farfield verify {file} {target}"
-    return f"find out where it escapes: farfield audit {target}"
+def _next(bounded: bool, file: str) -> str:
+    if not bounded:
+        return "find out where it escapes:"
+    if file:
+        return "let somebody else check it:"
+    return "write the certificate to a file (--out, or .save(path)), so that somebody else can check it."
 
 
-def _why(data: CertificateData, rows: Sequence[_Row]) -> str:
+def _why(data: CertificateData, rows: Sequence[BoundRow]) -> str:
     where = _domain(data)
     if not rows:
         return f"{data['output']} has no entries."
@@ -229,25 +262,43 @@ def _domain(data: CertificateData) -> str:
             low, high = next(iter(ends))
             return f"every input with all entries in [{number(low)}, {number(high)}]"
         return "every input in a box"
-    if domain["kind"] == "halfspace":
-        return "every input in a half-space"
-    return "every real input"
+    shapes = {"halfspace": "a half-space", "ball": "a ball", "ellipsoid": "an ellipsoid"}
+    kind = str(domain["kind"])
+    return f"every input in {shapes[kind]}" if kind in shapes else "every real input"
+
+
+def _arithmetic(data: CertificateData) -> str:
+    """What kind of numbers the bounds are about, and for which inputs."""
+    found = data.get("arithmetic")
+    if not found:
+        return "real arithmetic"
+    most = max((float(v) for v in found["error"]), default=0.0)
+    where = ""
+    if (data.get("domain") or {"kind": "all"})["kind"] in ("all", "halfspace"):
+        where = f", at inputs with entries up to {power_of_ten(float(found['magnitude']))}"
+    return f"what the model computes in {found['format']}{where}; rounding adds at most {number(most, 2)}"
+
+
+def _second(data: CertificateData) -> str:
+    """The bounds over a second domain, in a sentence; empty where there is none."""
+    inner = data.get("within")
+    return _why(inner, bound_rows(inner)) if inner else ""
 
 
 def _assumptions(data: CertificateData) -> list[str]:
     texts = [str(text) for text in data.get("assumptions", ())]
-    if not any("real arithmetic" in text.lower() for text in texts):
+    if not data.get("arithmetic") and not any("real arithmetic" in text.lower() for text in texts):
         texts.insert(0, "Real arithmetic, and the weights and mode the model had when it was certified.")
     limit = data.get("float_limit")
     if limit is not None:
         texts.append(
-            f"In its own floating point the model was seen to leave real arithmetic at inputs of norm about "
-            f"{power_of_ten(float(limit))}, and not before, on the rays tried."
+            f"Floating-point results can differ from the proof beyond ‖x‖ ≈ {power_of_ten(float(limit))}, the first "
+            "size at which they did on the rays tried."
         )
     return texts
 
 
-def _facts(data: CertificateData, rows: Sequence[_Row]) -> list[tuple[str, str]]:
+def _facts(data: CertificateData, rows: Sequence[BoundRow]) -> list[tuple[str, str]]:
     worst = max((r.tightness for r in rows), default=1.0)
     facts = [
         ("output", f"{data['output']} {list(data['shape'])}"),
@@ -274,7 +325,8 @@ def _range(low: float, high: float) -> str:
 # ------------------------------------------------------------------ numbers
 
 
-def _rows(data: CertificateData) -> list[_Row]:
+def bound_rows(data: CertificateData) -> list[BoundRow]:
+    """One row for every entry of the output."""
     arrays = [[float(v) for v in data[key]] for key in ("lower", "upper", "attained_lower", "attained_upper")]
     witnesses = data.get("witnesses") or {}
     sides = [witnesses.get(side) or () for side in ("lower", "upper")]
@@ -284,8 +336,8 @@ def _rows(data: CertificateData) -> list[_Row]:
         tightness = proved / met if met > 0 else 1.0 if proved == 0 else math.inf
         met_at = tuple(_where(side[place]) if place < len(side) else "" for side in sides)
         rows.append(
-            _Row(
-                _entry(data["output"], place, data["shape"]),
+            BoundRow(
+                entry_name(data["output"], place, data["shape"]),
                 lower,
                 upper,
                 low,
@@ -304,7 +356,8 @@ def _where(witness: Mapping[str, Any]) -> str:
     return "the horizon" if witness.get("direction") is not None else ""
 
 
-def _entry(output: str, place: int, shape: Sequence[int]) -> str:
+def entry_name(output: str, place: int, shape: Sequence[int]) -> str:
+    """An entry by its index: ``y[0, 2]``."""
     index: list[str] = []
     for size in reversed(shape):
         place, here = divmod(place, int(size))
@@ -312,14 +365,15 @@ def _entry(output: str, place: int, shape: Sequence[int]) -> str:
     return f"{output}[{', '.join(reversed(index))}]" if index else output
 
 
-def _bounded(rows: Sequence[_Row]) -> bool:
+def _bounded(rows: Sequence[BoundRow]) -> bool:
     return all(math.isfinite(r.lower) and math.isfinite(r.upper) for r in rows)
 
 
 # ------------------------------------------------------------------ drawing
 
 
-def _drawing(rows: Sequence[_Row]) -> dict[str, Any] | None:
+def bound_drawing(rows: Sequence[BoundRow]) -> dict[str, Any] | None:
+    """Where the bars go; None where nothing finite was attained."""
     shown = [r for r in rows if math.isfinite(r.low) and math.isfinite(r.high)][:_DRAWN]
     if not shown:
         return None
@@ -366,7 +420,7 @@ def _drawing(rows: Sequence[_Row]) -> dict[str, Any] | None:
     }
 
 
-def _span(row: _Row) -> tuple[float, float]:
+def _span(row: BoundRow) -> tuple[float, float]:
     """What the bar of an output covers; an infinite end stands a little outside what was attained."""
     room = 0.5 * (row.high - row.low) or 0.5 * max(abs(row.low), 1e-300)
     low = row.lower if math.isfinite(row.lower) else row.low - room

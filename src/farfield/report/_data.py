@@ -28,7 +28,7 @@ class Series:
         A band around y, drawn as a shade; empty for none.
     style
         ``"line"``, ``"dashed"``, ``"dotted"``, ``"points"`` or ``"bars"``.
-    colour
+    color
         Index into the palette: series that belong together across panels share one.
     """
 
@@ -38,7 +38,7 @@ class Series:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     style: Literal["line", "dashed", "dotted", "points", "bars"] = "line"
-    colour: int = 0
+    color: int = 0
 
     def __post_init__(self) -> None:
         if (
@@ -68,7 +68,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """A function of two variables as colours on a grid, with a colour bar.
+    """A function of two variables as colors on a grid, with a color bar.
 
     Parameters
     ----------
@@ -79,9 +79,9 @@ class Heatmap:
     values
         A row for every y and a column for every x; non-finite ones stay blank.
     value_label
-        Of the colour bar.
+        Of the color bar.
     value_range
-        Values at the ends of the colour scale, which panels that are to be compared share; as found if None.
+        Values at the ends of the color scale, which panels that are to be compared share; as found if None.
     """
 
     title: str
@@ -100,7 +100,7 @@ class Heatmap:
                 f"{len(self.x)} x; got {len(self.values)} rows of lengths {sorted({len(r) for r in self.values})}."
             )
         if any(a >= b for axis in (self.x, self.y) for a, b in itertools.pairwise(axis)):
-            raise InvalidValueError(f"Heatmap {self.title!r}: coordinates increase.")
+            raise InvalidValueError(f"Heatmap {self.title!r}: coordinates must increase.")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from farfield.report._advice import caution, data_text, fixes, next_step
 from farfield.report._certificate import certificate_view
 from farfield.report._chart import chart
 from farfield.report._collapse import KINDS, Drawing, DrawnBox, collapse
@@ -12,13 +13,11 @@ from farfield.report._layout import HEIGHT, lay_out
 from farfield.report._pages import environment, script, styles
 from farfield.report._words import (
     AuditData,
-    caution,
     clean,
     compact,
     interval_text,
     joint_verdicts,
     listed,
-    next_step,
     node_label,
     number,
     path_text,
@@ -99,7 +98,9 @@ def _view(audit: AuditData) -> dict[str, Any]:
         "subject": audit["subject"],
         "why": why(audit),
         "caution": caution(audit),
-        "next_step": next_step(audit, in_full=True),
+        "next_step": next_step(audit),
+        "data_text": data_text(audit),
+        "fixes": fixes(audit),
         "path": _path(audit),
         "findings": _findings(audit),
         "graph": _graph(audit),

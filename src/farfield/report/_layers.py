@@ -49,7 +49,7 @@ def lnnet_figure(net: LNNet, x: Tensor, y: Tensor) -> Figure:
     panels.append(_line("projected", lines[0], index, labels))
     shown = range(net.depth) if net.depth <= _SHOWN else (*range(_SHOWN - 1), net.depth - 1)
     for k in shown:
-        arc = Series("", tuple(map(math.cos, _ARC)), tuple(map(math.sin, _ARC)), style="dotted", colour=7)
+        arc = Series("", tuple(map(math.cos, _ARC)), tuple(map(math.sin, _ARC)), style="dotted", color=7)
         circle = (arc, *_scatter(circles[k], index, labels))
         panels.append(Panel(f"LayerNorm {k + 1}", "along", "across", circle, y_range=(-1.1, 1.1)))
         panels.append(_line("read", lines[k + 1], index, labels))
@@ -66,7 +66,7 @@ def _scatter(
             tuple(place[0] for place, k in zip(places, index, strict=True) if k == c),
             tuple(place[1] for place, k in zip(places, index, strict=True) if k == c),
             style="points",
-            colour=c,
+            color=c,
         )
         for c, label in enumerate(labels)
     )

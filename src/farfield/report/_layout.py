@@ -31,7 +31,7 @@ class Layout:
     width, height
         Of the whole.
     centres
-        Box → centre.
+        Box → center.
     routes
         One SVG path per link, in the order of the links.
     """
@@ -120,7 +120,7 @@ class _Grid:
 
 
 def _ordered(grid: _Grid) -> list[list[str]]:
-    """Rows in an order with few crossings: sweeps down and up, each row sorted by its neighbours' mean place."""
+    """Rows in an order with few crossings: sweeps down and up, each row sorted by its neighbors' mean place."""
     rows = grid.rows()
     best, fewest = [list(row) for row in rows], _crossings(grid, rows)
     for sweep in range(_SWEEPS):
@@ -163,7 +163,7 @@ def _crossings(grid: _Grid, rows: Sequence[Sequence[str]]) -> int:
 
 
 def _columns(grid: _Grid, rows: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Columns: every row in turn goes as near as it can to its neighbours without changing order or touching."""
+    """Columns: every row in turn goes as near as it can to its neighbors without changing order or touching."""
     x: dict[str, float] = {}
     for row in rows:
         place = 0.0
@@ -186,7 +186,7 @@ def _settle(
     x: dict[str, float],
     tables: Sequence[Mapping[str, Mapping[str, float]]],
 ) -> None:
-    """Weighted least squares under least distances: isotonic regression by pooling neighbours that collide."""
+    """Weighted least squares under least distances: isotonic regression by pooling neighbors that collide."""
     offset = 0.0
     pools: list[tuple[float, float, int]] = []  # mean, weight, how many
     offsets: list[float] = []

@@ -11,10 +11,10 @@ from typing import Any
 from farfield.errors import InvalidValueError, MissingExtraError
 from farfield.report._data import Figure, Heatmap, Panel, Series
 
-__all__ = ["save_figure"]
+__all__ = ["COLOURS", "new_axes", "save_figure"]
 
-# Okabe and Ito's palette: distinguishable with any common colour vision.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+# Okabe and Ito's palette: distinguishable with any common color vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 _LINES = {"line": "-", "dashed": "--", "dotted": ":"}
 
 
@@ -32,22 +32,22 @@ def _draw(axes: Any, panel: Panel) -> None:
     for series in panel.series:
         keep = _finite(series, floor)
         x, y = [series.x[i] for i in keep], [series.y[i] for i in keep]
-        colour = _COLOURS[series.colour % len(_COLOURS)]
+        color = COLOURS[series.color % len(COLOURS)]
         label = series.label or "_nolegend_"
         if series.style == "bars":
             width = 0.8 / len(bars)
             shift = (bars.index(series) - (len(bars) - 1) / 2) * width
-            axes.bar([v + shift for v in x], y, width=width, color=colour, label=label)
+            axes.bar([v + shift for v in x], y, width=width, color=color, label=label)
             continue
         if series.style == "points":
-            axes.plot(x, y, "o", color=colour, label=label, markersize=4)
+            axes.plot(x, y, "o", color=color, label=label, markersize=4)
         else:
-            axes.plot(x, y, _LINES[series.style], color=colour, label=label, linewidth=1.6)
+            axes.plot(x, y, _LINES[series.style], color=color, label=label, linewidth=1.6)
         if series.low:
             low = [
                 series.low[i] if series.low[i] > 0 or not floor else y[k] * 1e-3 for k, i in enumerate(keep)
             ]
-            axes.fill_between(x, low, [series.high[i] for i in keep], color=colour, alpha=0.22, linewidth=0)
+            axes.fill_between(x, low, [series.high[i] for i in keep], color=color, alpha=0.22, linewidth=0)
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     axes.set_xscale(panel.x_scale)
     axes.set_yscale(panel.y_scale)
@@ -79,6 +79,22 @@ def _draw_heatmap(axes: Any, panel: Heatmap) -> None:
         axes.set_aspect("equal")
     bar = axes.figure.colorbar(image, ax=axes, label=panel.value_label, fraction=0.046, pad=0.03)
     bar.outline.set_visible(False)
+
+
+def new_axes() -> Any:
+    """The axes of a new figure of pyplot's, which a notebook shows by itself and a script with ``plt.show()``.
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise MissingExtraError("Drawing a figure", "matplotlib", "plot") from error
+    _, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
+    return axes
 
 
 def save_figure(figure: Figure, paths: Iterable[Path]) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.text import Text
+
 from farfield.report._certificate import certificate_view
 from farfield.report._pages import environment, styles
+from farfield.report._terminal import Part
 from farfield.report._words import clean, number
 
-__all__ = ["render_repair"]
+__all__ = ["render_repair", "repair_parts"]
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 360.0, 200.0, 60.0, 10.0, 342.0, 172.0
 APART = 13.0
@@ -84,6 +87,19 @@ def render_repair(
         repair=view, certificate=proved, css=styles("audit.css", "certificate.css", "repair.css")
     )
     return page
+
+
+def repair_parts(repair: Mapping[str, Any]) -> Iterator[Part]:
+    """The paragraphs of a repair."""
+    bounded = repair["after"] == "BOUNDED"
+    style = "bold green" if bounded else "bold yellow"
+    yield "", Text(f"{'✓' if bounded else '?'} {repair['before']} → {repair['after']}  repair", style=style)
+    for line in repair["said"][1:] or repair["said"]:
+        label, colon, rest = str(line).partition(": ")
+        if colon and len(label) < 12:
+            yield label, Text(rest)
+        else:
+            yield "", Text(str(line))
 
 
 def _facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from farfield.report._words import AuditData, caution, clean, joint_verdicts, node_label, split_source, why
+from farfield.report._advice import caution
+from farfield.report._words import AuditData, clean, joint_verdicts, node_label, split_source, why
 
 __all__ = ["render_sarif"]
 
@@ -183,4 +184,5 @@ def _sentence(text: str) -> str:
     text = text.strip()
     if not text:
         return ""
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    # The first word may be a symbol or a module's name, which keeps its case.
+    return text if text.endswith((".", "!", "?")) else f"{text}."

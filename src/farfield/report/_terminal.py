@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.text import Text
 
+from farfield.report._advice import caution, data_text, fixes, next_step
 from farfield.report._words import (
     AuditData,
-    caution,
     clean,
     headline_verdict,
     joint_verdicts,
     listed,
-    next_step,
     path_text,
     place_text,
     short_path_text,
     why,
 )
 
-__all__ = ["Page", "print_audit"]
+__all__ = ["Page", "Part", "audit_parts", "audit_text", "parts_text", "print_audit"]
+
+Part: TypeAlias = tuple[str, Text] | tuple[str, Text, int] | tuple[str, Text, int, bool]
+"""A paragraph: label (or none), text, indent, and whether a blank line comes first."""
 
 _STYLES = {
     "BOUNDED": "bold green",
@@ -56,9 +59,9 @@ _WIDEST = 100
 
 
 def print_audit(audit: dict[str, Any], console: Console | None = None) -> None:
-    """Print an audit: verdict, why, escape path, findings with their fix, rules, next step.
+    """Print an audit: verdict, why, escape path, findings, fixes as code and commands, rules, next step.
 
-    Meaning is in words and signs, colour only repeats it. Nothing is said twice: findings refer to the escape path
+    Meaning is in words and signs, color only repeats it. Nothing is said twice: findings refer to the escape path
     above them. Names from the model are printed as text, never as markup or terminal escapes.
 
     Parameters
@@ -79,7 +82,7 @@ def print_audit(audit: dict[str, Any], console: Console | None = None) -> None:
     out = Console(highlight=False) if console is None else console
     page = Page(out)
     data = clean(audit)
-    for part in _parts(data):
+    for part in audit_parts(data):
         page.put(*part)
 
 
@@ -96,7 +99,9 @@ class Page:
         if blank:
             self.console.print()
         margin = _MARGIN if label else indent
-        lines = self._fit(body).wrap(self.console, max(self.width - margin, 20))
+        body = self._fit(body)
+        # Code is copied from here: a line of it stays one.
+        lines = [body] if body.no_wrap else body.wrap(self.console, max(self.width - margin, 20))
         for i, line in enumerate(lines):
             line.rstrip()
             head = Text(" " * indent).append(label if i == 0 else "", style="dim")
@@ -109,13 +114,42 @@ class Page:
         except (UnicodeEncodeError, LookupError):
             raised = re.sub(f"(?=[{_RAISED}])(?<![{_RAISED}])", "^", text.plain)
             plain = raised.translate(_ASCII).encode(self.encoding, "backslashreplace").decode(self.encoding)
-            return Text(plain, style=text.style)
+            return Text(plain, style=text.style, no_wrap=text.no_wrap)
         return text
 
 
-def _parts(
-    audit: AuditData,
-) -> Iterator[tuple[str, Text] | tuple[str, Text, int] | tuple[str, Text, int, bool]]:
+def audit_text(audit: dict[str, Any], width: int = 80) -> str:
+    """What :func:`print_audit` prints, as text without colors.
+
+    Parameters
+    ----------
+    audit
+        From ``Audit.to_dict()``.
+    width
+        Columns.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from farfield.audit import audit
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+    >>> audit_text(audit(model, torch.zeros(1, 3)).to_dict()).splitlines()[0]
+    '✓ BOUNDED  Sequential'
+    """
+    return parts_text(audit_parts(clean(audit)), width)
+
+
+def parts_text(parts: Iterable[Part], width: int = 80) -> str:
+    """Paragraphs as text without colors."""
+    out = io.StringIO()
+    page = Page(Console(file=out, width=width, color_system=None, highlight=False))
+    for part in parts:
+        page.put(*part)
+    return out.getvalue().rstrip("\n")
+
+
+def audit_parts(audit: AuditData) -> Iterator[Part]:
+    """The paragraphs of an audit, in their order: for a terminal, for ``print`` and for a notebook."""
     subject, verdict = audit["subject"], audit["verdict"]
     name = subject["name"]
     kind = f" ({subject['class']})" if subject["class"] != name else ""
@@ -132,6 +166,8 @@ def _parts(
             0,
             True,
         )
+    if about := data_text(audit):
+        yield "Your data", Text(about), 0, not said
     for i, line in enumerate(_per_output(audit)):
         yield "Outputs" if i == 0 else " ", Text(line), 0, i == 0
     if subject["unseen"]:
@@ -149,6 +185,9 @@ def _parts(
     for i, assumption in enumerate(assumptions[:4]):
         more = f" (and {len(assumptions) - 4} more)" if i == 3 and len(assumptions) > 4 else ""
         yield "Assumes" if i == 0 else " ", Text(assumption["text"] + more), 0, i == 0
+    for i, (what, line) in enumerate(fixes(audit)):
+        yield "Fix" if i == 0 else " ", Text(f"{what}:"), 0, i == 0
+        yield " ", Text(f"  {line}", no_wrap=True)
     yield "Rules", Text(_rules(audit)), 0, True
     yield "Next", Text(next_step(audit))
     yield "Note", Text(caution(audit))

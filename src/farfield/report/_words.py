@@ -15,22 +15,20 @@ from farfield._text import clean
 __all__ = [
     "AuditData",
     "attained_text",
-    "caution",
     "clean",
     "compact",
     "headline_verdict",
     "interval_text",
     "joint_verdicts",
     "listed",
-    "next_step",
     "node_label",
+    "node_of",
     "number",
     "path_text",
     "place_text",
     "power_of_ten",
     "provenance_rows",
     "ratio_text",
-    "repair_command",
     "shape_text",
     "short_path_text",
     "short_source",
@@ -338,65 +336,10 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _node(audit: AuditData, name: str) -> Mapping[str, Any] | None:
+def node_of(audit: AuditData, name: str) -> Mapping[str, Any] | None:
     return next((n for n in audit["graph"]["nodes"] if n["name"] == name), None)
 
 
 def _at(audit: AuditData, name: str) -> str:
-    node = _node(audit, name)
+    node = node_of(audit, name)
     return name if node is None else node_label(node)
-
-
-def caution(audit: AuditData) -> str:
-    """What the verdict does not say."""
-    if audit["verdict"] == "BOUNDED":
-        checked = any(r["code"] == "FF006" and r["outcome"] in ("passed", "failed") for r in audit["rules"])
-        return (
-            "Bounded is not correct: far from its data the model can still be wrong, only not without limit. The "
-            "proof is about real arithmetic"
-            + ("; FF006 says how far floating point follows it." if checked else ".")
-        )
-    if audit["verdict"] == "UNBOUNDED":
-        return (
-            "Bounded is not correct either: a norm would keep far predictions finite, it would not make them right. "
-            "Nothing here is about accuracy near the data."
-        )
-    return (
-        "Unknown is not safe: take the model as unbounded until this place is settled. And bounded is not correct: "
-        "nothing here is about accuracy."
-    )
-
-
-def repair_command(audit: AuditData) -> str:
-    """The command that repairs what was audited; ROWS is a file of inputs as the model meets them."""
-    name = str(audit["subject"]["name"])
-    source = name if ":" in name and not name.endswith((".pt2", ".onnx")) and " " not in name else "TARGET"
-    return f"farfield repair {source} --data ROWS.npy"
-
-
-def next_step(audit: AuditData, *, in_full: bool = False) -> str:
-    """What to do now; in full, with what the gravest finding asks for, where that is not on view anyway."""
-    codes = list(dict.fromkeys(f["code"] for f in audit["findings"] if f["severity"] != "note"))
-    verdict = headline_verdict(audit)
-    cut = None if verdict is None else verdict["cut"]
-    places = listed(spoken(audit, cut["labels"]), 3) if cut is not None and cut["verified"] else ""
-    if audit["verdict"] == "UNBOUNDED":
-        trained = f"Trained already? {repair_command(audit)} bounds it without retraining."
-        if in_full and places:
-            return f"put a LayerNorm or RMSNorm after {places}, then audit again. {trained}"
-        first = (
-            f"do what {codes[0]} asks, then audit again." if codes else "bound the output, then audit again."
-        )
-        return f"{first} {trained}"
-    if audit["verdict"] == "UNKNOWN":
-        reason = verdict["reason"] if verdict is not None else None
-        node = _node(audit, reason["node"]) if reason is not None else None
-        if node is not None and node["role"] == "operation":
-            norm = f", or put a norm after {places}" if places else ""
-            return f"rewrite {node_label(node)} or register a growth rule for it{norm}; then audit again."
-        if places:
-            return f"put a norm after {places} if a bound is wanted, then audit again."
-        return "look along the escape path for what is meant to keep the values in range."
-    if codes:
-        return f"look at {listed(codes)}; assert_bounded(model, inputs) keeps the verdict in your test suite."
-    return "assert_bounded(model, inputs) keeps it so in your test suite."

@@ -79,7 +79,7 @@ def _beside(context: Context, verdict: Verdict) -> Finding | None:
     return Finding(
         "FF002",
         "error",
-        f"{path}: {names} normalises what comes from elsewhere, and {path.nodes[0]} joins after it.",
+        f"{path}: {names} normalizes what comes from elsewhere, and {path.nodes[0]} joins after it.",
         context.place(_joint(context, path.nodes)),
         f"Join the inputs before the norm, or add one{_place(verdict)}.",
         {"path": list(path.labels), "bypassed": [n.module_path or n.name for n in norms]},

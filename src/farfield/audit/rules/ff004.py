@@ -14,7 +14,7 @@ __all__ = ["RULE", "normalised_size"]
 
 
 def normalised_size(node: Node, operand: Node) -> int | None:
-    """How many numbers are normalised together; None where a dynamic axis is among them."""
+    """How many numbers are normalized together; None where a dynamic axis is among them."""
     spec = describe(node).norm
     try:
         return None if spec is None else spec.size(operand.shape)
@@ -23,7 +23,7 @@ def normalised_size(node: Node, operand: Node) -> int | None:
 
 
 def check(context: Context) -> Judgement:
-    """Fires for a centring norm over at most two numbers, or any norm over one."""
+    """Fires for a centering norm over at most two numbers, or any norm over one."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm"
     findings = []
@@ -38,10 +38,10 @@ def check(context: Context) -> Judgement:
             Finding(
                 "FF004",
                 "warning",
-                f"{node.module_path or node.name} normalises {size} number{'s' if size > 1 else ''} at a time, which "
+                f"{node.module_path or node.name} normalizes {size} number{'s' if size > 1 else ''} at a time, which "
                 f"leaves {left}.",
                 context.place(node.name),
-                "Normalise a wider layer: after the first Linear, not before it.",
+                "Normalize a wider layer: after the first Linear, not before it.",
                 {"size": size, "op": node.op},
             )
         )

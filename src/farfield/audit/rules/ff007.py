@@ -38,7 +38,7 @@ def check(context: Context) -> Judgement:
                 f"{verdict.output} {'grows' if proved else 'may grow'} faster than linearly ({verdict.growth}), from "
                 f"{node.module_path or node.name} ({node.op}) on.",
                 context.place(start),
-                "Normalise or saturate one of the factors before the product, power or exponential.",
+                "Normalize or saturate one of the factors before the product, power or exponential.",
                 {"growth": str(verdict.growth), "op": node.op, "proved": proved},
             )
         )

@@ -30,10 +30,10 @@ def check(context: Context) -> Judgement:
             Finding(
                 "FF009",
                 "warning",
-                f"{node.module_path or node.name} normalises the raw input {', '.join(raw)} ({size} features): x and "
+                f"{node.module_path or node.name} normalizes the raw input {', '.join(raw)} ({size} features): x and "
                 "10·x become the same, so a magnitude that matters (a speed, an action, a dose) is lost.",
                 context.place(node.name),
-                "Standardise the input with fixed statistics and put the norm after the first Linear: its bias keeps "
+                "Standardize the input with fixed statistics and put the norm after the first Linear: its bias keeps "
                 "the scale.",
                 {"inputs": list(raw), "size": size},
             )
@@ -44,7 +44,7 @@ def check(context: Context) -> Judgement:
 
 
 class Critic(nn.Module):
-    """A critic that normalises its action vector before or after the first layer."""
+    """A critic that normalizes its action vector before or after the first layer."""
 
     def __init__(self, raw: bool) -> None:
         super().__init__()

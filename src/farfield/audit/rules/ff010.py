@@ -1,4 +1,4 @@
-"""FF010: depth, activation and order of norm predict that samples become parallel at initialisation."""
+"""FF010: depth, activation and order of norm predict that samples become parallel at initialization."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def check(context: Context) -> Judgement:
     finding = Finding(
         "FF010",
         "warning",
-        f"{layers} layers of {first.op} without a skip: at initialisation two inputs of correlation 0.5 are "
+        f"{layers} layers of {first.op} without a skip: at initialization two inputs of correlation 0.5 are "
         f"predicted to leave with {rho:.4f}. Samples become parallel and training slows.",
         context.place(first.name),
         "Put the LayerNorm after the activation (it then removes the mean that aligns them), add skips, or use an "
@@ -114,4 +114,4 @@ def passes() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return _deep(post=True), (torch.zeros(1, 6),)
 
 
-RULE = Rule("FF010", "rank collapse predicted at initialisation", check, triggers, passes)
+RULE = Rule("FF010", "rank collapse predicted at initialization", check, triggers, passes)

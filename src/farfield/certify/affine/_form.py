@@ -68,7 +68,7 @@ def constant_form(value: Tensor) -> Form:
 
 
 def scaled(form: Form, factor: Tensor | None, shift: Tensor | None) -> Form:
-    """Factor ⊙ form + shift, both (entries,) and exact."""
+    """factor ⊙ form + shift, both (entries,) and exact."""
     matrices, magnitudes = dict(form.matrices), dict(form.magnitudes)
     offset, offset_magnitude = form.offset, form.offset_magnitude
     if factor is not None:

@@ -5,7 +5,7 @@ affine forms between them:
 
 - the **input**, in homogeneous coordinates u = (x, t) with x/t the true input, or a box;
 - **curves** y = σ(z), one scalar function per entry, z an affine form of earlier blocks (of degree 1: y = t·σ(z/t));
-- **norms** y = (z − mean)/√(var + ε): whatever z is, y lies in a ball, centred or not;
+- **norms** y = (z − mean)/√(var + ε): whatever z is, y lies in a ball, centered or not;
 - **boxes**, for whatever is none of these: its range comes from interval propagation.
 
 Every affine form carries magnitudes: true coefficients differ from the stored ones by at most ``UNIT`` times them, so
@@ -63,9 +63,9 @@ class Block:
     lo, hi
         Range of a box; of a curve's argument where intervals know one (±∞ otherwise).
     groups
-        (groups, entries of a group): indices of the entries normalised together.
+        (groups, entries of a group): indices of the entries normalized together.
     centred, radius, norm_eps, count
-        For a norm: Σ y = 0 within a group or not, largest ‖y‖₂ of a group, the stabiliser ε of √(Σz²/count + ε).
+        For a norm: Σ y = 0 within a group or not, largest ‖y‖₂ of a group, the stabilizer ε of √(Σz²/count + ε).
     """
 
     kind: str

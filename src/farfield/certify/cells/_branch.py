@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from farfield._budget import Budget, Clock, running
+from farfield.certify._cone import Cone
 from farfield.certify._proofs import CellsProof
 from farfield.certify.affine import Network
 from farfield.certify.cells._compile import CellNetwork, compile_cells
@@ -47,7 +48,7 @@ class CellsState:
         self.upper = torch.zeros(0, dtype=torch.float64)
 
     def roots(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(face, node, centre, half) of the first cells: side faces are halved at t = 0, one half left out."""
+        """(face, node, center, half) of the first cells: side faces are halved at t = 0, one half left out."""
         axes, faces = self.compiled.axes, self.compiled.faces
         face = torch.arange(faces)
         centre = torch.zeros(faces, axes, dtype=torch.float64)
@@ -130,6 +131,7 @@ def branch(
     progress: Callable[[float, float, int], None] | None = None,
     batch: int | None = None,
     memory_bytes: int = 1 << 30,
+    cone: Cone | None = None,
 ) -> tuple[CellsProof, CellsState]:
     """Bound sign·f from above for every input of a compact network.
 
@@ -152,11 +154,13 @@ def branch(
         Called with (bound, attained, cells bounded) after every batch.
     batch, memory_bytes
         Cells bounded at once (chosen by the network's width if not given); what may be held in all.
+    cone
+        The domain, where it is smaller than all inputs of a homogeneous network: cells outside of it don't count.
     """
     clock = running(time_budget)
     first = state is None
     if state is None:
-        state = CellsState(compile_cells(network, output_index, sign))
+        state = CellsState(compile_cells(network, output_index, sign, cone))
     compiled, before = state.compiled, clock.elapsed
     size = batch or _batch_size(compiled)
     state.attained = max(state.attained, -math.inf if attained is None else attained)
@@ -218,7 +222,7 @@ def _enter(
 def _look(
     state: CellsState, face: Tensor, centre: Tensor, half: Tensor, upper: Tensor, slopes: Tensor
 ) -> None:
-    """Values at the centres of the most promising cells, and at the corners their slopes point to."""
+    """Values at the centers of the most promising cells, and at the corners their slopes point to."""
     best = torch.topk(upper, min(len(upper), 64), sorted=False).indices
     corner = centre[best] + half[best] * torch.sign(slopes[best])
     compiled = state.compiled
@@ -230,6 +234,8 @@ def _look(
         u[:, -1] = u[:, -1].clamp_min(0.0)
     values = compiled.evaluate(u)
     values = torch.where(torch.isfinite(values), values, -math.inf)
+    if compiled.cone is not None:
+        values = torch.where(compiled.cone.inside(u), values, -math.inf)
     top = int(values.argmax())
     if float(values[top]) > state.attained:
         state.attained, state.best = float(values[top]), u[top]

@@ -1,6 +1,6 @@
 """Values over cells as affine functions with a remainder, many cells at once.
 
-On a cell every value is a + Bδ ± ρ, where |δ_j| ≤ 1 are the offsets from the centre in half-widths. Affine maps are
+On a cell every value is a + Bδ ± ρ, where |δ_j| ≤ 1 are the offsets from the center in half-widths. Affine maps are
 exact; curves and norms are expanded to first order with a remainder of second order, so halving a cell quarters what
 the bound exceeds. Everything a float64 operation may lose is added to ρ: after any rule, the true value lies within
 a + Bδ ± ρ in real arithmetic.
@@ -287,7 +287,7 @@ def apply_perspective(f: ScalarFunction, argument: Clouds, time: Clouds) -> tupl
 
 
 def _with_time(cloud: Clouds, factor: Tensor, time: Clouds) -> Clouds:
-    """Cloud + factor·t."""
+    """cloud + factor·t."""
     added = factor * time.values
     loss = (cloud.values.abs() + added.abs()).sum(0) * SLIP
     radius = (cloud.radius + factor.abs() * time.radius + loss) * INFLATE + TINY

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from farfield._typing import Float, Int
+from farfield.certify._cone import Cone
 from farfield.certify.affine import Block, Network, select_rows
 from farfield.certify.cells._clouds import (
     ROUND,
@@ -66,6 +67,8 @@ class CellNetwork:
         u = matrix @ p + shift, (variables, variables) and (variables,).
     steps, output
         Blocks in order, and sign·(the chosen output).
+    cone
+        The inputs that count, if not all.
     """
 
     source: int
@@ -74,6 +77,7 @@ class CellNetwork:
     shift: Tensor
     steps: tuple[_Step, ...]
     output: Map
+    cone: Cone | None = None
 
     @property
     def axes(self) -> int:
@@ -133,7 +137,11 @@ class CellNetwork:
             shares += blame.shares(step.weight)
         out = apply_map(self.output, [clouds[i] for i in self.output.sources])
         upper = out.range()[1][:, 0]
-        return torch.where(torch.isnan(upper), math.inf, upper), shares, out.values[1:, :, 0].T
+        upper = torch.where(torch.isnan(upper), math.inf, upper)
+        if self.cone is not None and self.homogeneous:
+            outside = self.cone.outside(start.values[0], start.values[1:], start.radius)
+            upper = torch.where(outside, -math.inf, upper)
+        return upper, shares, out.values[1:, :, 0].T
 
     def evaluate(self, u: Float[Tensor, "C variables"]) -> Float[Tensor, " C"]:
         """sign·f at inputs, in float64 without a claim; NaN where a norm has nothing to divide."""
@@ -196,7 +204,7 @@ def _limit(block: Block) -> float:
     return block.radius * (math.sqrt(1.0 - 1.0 / size) if block.centred else 1.0) * (1 + 1e-12) + 1e-12
 
 
-def compile_cells(network: Network, output_index: int, sign: int) -> CellNetwork:
+def compile_cells(network: Network, output_index: int, sign: int, cone: Cone | None = None) -> CellNetwork:
     """The network in the form in which cells are bounded.
 
     Parameters
@@ -207,6 +215,8 @@ def compile_cells(network: Network, output_index: int, sign: int) -> CellNetwork
         Entry of the flattened output.
     sign
         1 for a bound from above, −1 for one from below.
+    cone
+        The inputs that count, where the network is homogeneous and not all do.
 
     Raises
     ------
@@ -240,7 +250,9 @@ def compile_cells(network: Network, output_index: int, sign: int) -> CellNetwork
         shift = torch.zeros(matrix.shape[0], dtype=torch.float64)
     else:
         matrix, shift = _box(network.blocks[source])
-    return CellNetwork(source, homogeneous, matrix, shift, tuple(steps), output)
+    return CellNetwork(
+        source, homogeneous, matrix, shift, tuple(steps), output, cone if homogeneous else None
+    )
 
 
 def _reached(network: Network) -> list[int]:

@@ -24,7 +24,7 @@ class BrokenProofError(FarfieldError):
 def leaves(
     tree: str, axes: int
 ) -> tuple[Float[torch.Tensor, "L k"], Float[torch.Tensor, "L k"], Bool[torch.Tensor, " L"]]:
-    """(centres, half-widths, whether inside the domain) of the cells of one face.
+    """(centers, half-widths, whether inside the domain) of the cells of one face.
 
     Parameters
     ----------

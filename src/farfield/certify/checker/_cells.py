@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from farfield.certify.checker._cone import DomainCone
 from farfield.certify.checker._curves import CheckedCurve
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Form, Layer, Reading
@@ -263,8 +264,10 @@ class CellsCheck:
         unbounded: str | None,
         index: int,
         sign: float,
+        cone: DomainCone | None = None,
     ) -> None:
         self.ranges, self.confined, self.homogeneous = ranges, confined, unbounded is not None
+        self.cone = cone if self.homogeneous else None
         reading = Reading(ranges, output, frozenset(confined), unbounded)
         if reading.output.degree:
             raise CertificateError("The output is reached from the input without a norm on the way.")
@@ -314,6 +317,7 @@ class CellsCheck:
             MidRad.exact(place) @ exact + MidRad.exact(shift[None]), MidRad.exact(columns) @ exact
         )
         time = None
+        outside = None if self.cone is None else self.cone.outside(made.start, made.slope)
         if self.homogeneous:
             # t = M_nn·p_n is one product: its rounding keeps its sign.
             pieces = [
@@ -339,7 +343,10 @@ class CellsCheck:
         met, top = end.start.span[0][:, 0], end.span[1][:, 0]
         part = widths**2 / np.maximum((widths**2).sum(1, keepdims=True), TINY)
         share = end.slope.rad[:, :, 0].T + (end.start.rad + 1e-3 * end.spread) * part
-        return np.where(np.isnan(met), -math.inf, met), np.where(np.isnan(top), math.inf, top), share
+        met, top = np.where(np.isnan(met), -math.inf, met), np.where(np.isnan(top), math.inf, top)
+        if outside is not None:  # the middle of a cell may lie outside, so what is met there refutes nothing
+            return np.full_like(met, -math.inf), np.where(outside, -math.inf, top), share
+        return met, top, share
 
     def check(self, proof: Mapping[str, Any], claim: float) -> float:
         """The bound that a proof's cells give; cells above the claim are halved."""

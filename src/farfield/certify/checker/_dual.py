@@ -15,17 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from farfield.certify.checker._curves import CheckedCurve
+from farfield.certify.checker._cone import DomainCone
 from farfield.certify.checker._dual_data import lengths, mapping, mean, numbers, unpack, whitened
+from farfield.certify.checker._maxima import Weights, box_maxima, curve_maxima
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Form, Layer, Reading
 from farfield.certify.checker._values import (
-    EVALUATION,
     TINY,
     Array,
     CertificateError,
@@ -38,14 +37,12 @@ from farfield.certify.checker._values import (
     spectral_norm,
 )
 
-__all__ = ["DualCheck", "box_maxima", "curve_maxima"]
+__all__ = ["DualCheck"]
 
-POINTS = 8192
-"""Cells of the grid on which a smooth curve's maximum is bounded."""
 LIFTS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Shares of M's diagonal that are tried as D."""
 ROOMS = (1e-13, 1e-11, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-"""Shares of the bound that are tried as what the factorisation's own rounding may cost."""
+"""Shares of the bound that are tried as what the factorization's own rounding may cost."""
 
 
 @dataclass(frozen=True)
@@ -56,28 +53,23 @@ class Source:
     inner: MidRad | None = None
     """y = inner @ u for a norm that is parametrized by u = (x, t)."""
     gram: MidRad | None = None
-    """uᵀ gram u = 1 then."""
+    """uᵀ gram u ≤ 1 then, with the forms of the domain in it."""
     white: MidRad | None = None
     """{u : uᵀ gram u ≤ 1} lies in white·(unit ball)."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Multipliers of ψ(z) = sσ(z) + Tσ(z)² + Eσ(z)z − Θz² − rz, entry by entry; s is known up to ``loose``."""
-
-    s: Array
-    t: Array
-    e: Array
-    theta: Array
-    r: Array
-    loose: Array
 
 
 class DualCheck:
     """One dual proof, laid out over the joint variables."""
 
-    def __init__(self, ranges: Ranges, output: str, unbounded: str | None, proof: Mapping[str, Any]) -> None:
-        self.proof, self.ranges = proof, ranges
+    def __init__(
+        self,
+        ranges: Ranges,
+        output: str,
+        unbounded: str | None,
+        proof: Mapping[str, Any],
+        cone: DomainCone | None = None,
+    ) -> None:
+        self.proof, self.ranges, self.cone = proof, ranges, cone
         entries = [mapping(proof[k], k) for k in ("curves", "norms", "boxes")]
         self.entries: dict[str, Mapping[str, Any]] = {
             n: mapping(e, n) for part in entries for n, e in part.items()
@@ -136,11 +128,22 @@ class DualCheck:
         stabilizer = np.zeros((both.mid.shape[1],) * 2)
         stabilizer[-1, -1] = layer.eps
         gram = (both.T @ both) * MidRad(np.full((1, 1), 1 / layer.count), np.full((1, 1), U / layer.count))
-        gram = gram + MidRad.exact(stabilizer)
+        gram = gram + MidRad.exact(stabilizer) + self._cut(name, len(stabilizer))
         white = whitened(gram)
         if white is None:
             raise CertificateError(f"The map of the input that {name!r} normalizes is too close to singular.")
         return inner, gram, white
+
+    def _cut(self, name: str, size: int) -> MidRad:
+        """Σ μH of the domain's forms, uᵀHu ≤ 0, which may be added to G: uᵀGu ≤ 1 holds with them."""
+        mu = self.entries[name].get("mu")
+        if mu is None:
+            return MidRad.exact(np.zeros((size, size)))
+        if self.cone is None:
+            raise CertificateError(
+                f"{name!r} has weights of a domain's forms, and the proof is about every input."
+            )
+        return self.cone.quadratic(numbers(mu, self.cone.count, f"mu of {name}"))
 
     def _over(self, form: Form | None, where: str, skip: frozenset[str] = frozenset()) -> MidRad:
         """A form as rows over (1, joint variables)."""
@@ -434,63 +437,3 @@ class DualCheck:
         if (products < 0).any():
             raise CertificateError(f"Products of forms have a negative weight: {products.min():.3g}.")
         return (products + products.T) / 2, forms
-
-
-# -- one-dimensional maxima ----------------------------------------------------------------------------------
-
-
-def curve_maxima(sigma: CheckedCurve, w: Weights, lo: Array, hi: Array) -> Array:
-    """At least the maximum of ψ over [lo, hi].
-
-    A piecewise linear σ makes ψ a parabola on each piece. For another, on a grid of width h, ψ exceeds the larger of
-    its values at the ends of a cell by at most sup|ψ″|·h²/8.
-    """
-    low, high = sigma.image(lo, hi)
-    y_top, z_top = np.maximum(np.abs(low), np.abs(high)), np.maximum(np.abs(lo), np.abs(hi))
-    s_top = np.abs(w.s) + w.loose
-    size = (s_top + np.abs(w.t) * y_top + np.abs(w.e) * z_top) * y_top + (
-        np.abs(w.theta) * z_top + np.abs(w.r)
-    ) * z_top
-    unsure = s_top + 2 * np.abs(w.t) * y_top + np.abs(w.e) * z_top
-    slack = 64 * U * size + w.loose * y_top + unsure * sigma.defect
-    knots = [lo, *(np.clip(k, lo, hi) for k, _ in sigma.kinks), hi]
-    best = np.full_like(lo, -math.inf)
-    if sigma.piecewise:
-        extra = np.zeros_like(lo)
-        for (slope, shift), (a, b) in zip(sigma.piecewise, pairwise(knots), strict=True):
-            square = w.t * slope * slope + w.e * slope - w.theta
-            line = w.s * slope + 2 * w.t * slope * shift + w.e * shift - w.r
-            vertex = np.clip(np.where(square < 0, -line / (2 * np.where(square < 0, square, -1.0)), a), a, b)
-            for z in (a, b, vertex):
-                reached = (square * z + line) * z + (w.s + w.t * shift) * shift
-                best = np.maximum(best, np.where((b > a) | (lo == hi), reached, -math.inf))
-            steep = abs(slope) * z_top + abs(shift)
-            extra = np.maximum(extra, (s_top + np.abs(w.t) * steep + np.abs(w.e) * z_top) * 4 * steep)
-        return best + round_up(slack + 256 * U * (size + extra))
-    bend = (
-        unsure * sigma.second
-        + 2 * np.abs(w.t) * sigma.steepest**2
-        + 2 * np.abs(w.e) * sigma.steepest
-        + 2 * np.abs(w.theta)
-    )
-    share = max(2, POINTS // (len(knots) - 1))
-    s, t, e, theta, r = (v[:, None] for v in (w.s, w.t, w.e, w.theta, w.r))
-    for a, b in pairwise(knots):
-        z = np.clip(a[:, None] + (b - a)[:, None] * np.linspace(0.0, 1.0, share + 1), a[:, None], b[:, None])
-        y = sigma.at(z)
-        step = (b - a) / share + 4 * U * z_top
-        met = ((s + t * y + e * z) * y - (theta * z + r) * z).max(1)
-        best = np.maximum(best, met + bend * step * step / 8 * (1 + 1e-12))
-    return best + round_up(slack + unsure * EVALUATION * (1 + z_top + y_top))
-
-
-def box_maxima(t: Array, s: Array, lo: Array, hi: Array) -> Array:
-    """At least the maximum of ty² + sy over [lo, hi]."""
-    vertex = np.clip(np.where(t < 0, -s / (2 * np.where(t < 0, t, -1.0)), lo), lo, hi)
-    best = np.maximum.reduce([(t * y + s) * y for y in (lo, hi, vertex)])
-    top = np.maximum(np.abs(lo), np.abs(hi))
-    made: Array = best + round_up(64 * U * (np.abs(t) * top + np.abs(s)) * top)
-    return made
-
-
-# -- small things --------------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ from torch.utils._pytree import tree_map
 from farfield._regular_file import UnsafeFileError, read_json
 from farfield.certify._hash import model_hash
 from farfield.certify.checker._cells import CellsCheck
+from farfield.certify.checker._cone import DomainCone
 from farfield.certify.checker._dual import DualCheck
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._softmax import DIFFERENCES, difference_program, probability_bound
 from farfield.certify.checker._values import CertificateError, Span
-from farfield.graph import Program, capture
+from farfield.graph import FREE, Program, capture, over_ellipsoid
 
 __all__ = ["check_program", "proof_reader", "uncheckable", "verify_certificate"]
 
@@ -35,7 +36,8 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
     """Check a certificate from the model and the stored numbers alone.
 
     Nothing that found a bound is trusted. A certificate stands when the model is the one it was made for, every bound
-    it publishes follows from its proofs by this checker's own arithmetic, and no bound is passed by a witness.
+    it publishes follows from its proofs by this checker's own arithmetic, and no bound is passed by a witness. What a
+    certificate says about rounding (``arithmetic``) is not derived again: checked is that this much was added.
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ def proof_reader(
     program: Program, output: str, domain: Mapping[str, Any]
 ) -> Callable[[Mapping[str, Any]], float]:
     """Proof ↦ the bound of sign·f that it establishes by this checker's arithmetic; ranges are computed once."""
-    checker = _Checker(program, output, *_domain(program, domain))
+    checker = _Over(program, output, domain)
 
     def read(proof: Mapping[str, Any]) -> float:
         with np.errstate(all="ignore"), torch.no_grad():
@@ -112,7 +114,8 @@ def uncheckable(program: Program, output: str, domain: Mapping[str, Any] | None 
     True
     """
     try:
-        lo, hi = Ranges(program, _domain(program, domain or {"kind": "all"})[0]).of(output)
+        program, confined, _ = _domain(program, domain or {"kind": "all"})
+        lo, hi = Ranges(program, confined).of(output)
     except CertificateError as error:
         return str(error)
     if np.isfinite(lo).all() and np.isfinite(hi).all():
@@ -168,30 +171,96 @@ def _listed(value: Any, where: str) -> Sequence[Any]:
     return value
 
 
-def _domain(program: Program, domain: Mapping[str, Any]) -> tuple[dict[str, Span], str | None]:
-    """(ranges of the real inputs, the one that runs through all of ℝⁿ)."""
+def _domain(program: Program, domain: Mapping[str, Any]) -> tuple[Program, dict[str, Span], str | None]:
+    """(the program to bound, ranges of its real inputs, the one of them that runs through all of ℝⁿ)."""
     real = [spec for spec in program.inputs if spec.kind == "real"]
     kind = domain["kind"]
-    if kind in ("all", "halfspace"):  # what holds everywhere holds in a half-space
-        return {}, real[0].name if len(real) == 1 else None
-    if kind != "box" or not real:
+    if kind == "all":
+        return program, {}, real[0].name if len(real) == 1 else None
+    if kind not in PARTS or not real:
         raise CertificateError(
-            "A certificate's domain is all inputs, a half-space, or a box of the real inputs."
+            "A certificate's domain is all inputs, or a box, ball, ellipsoid or half-space of the real ones."
         )
-    ends = [
-        np.array([_number(v, f"the box's {k} end") for v in _listed(domain[k], k)])
-        for k in ("lower", "upper")
-    ]
     shapes = [tuple(int(d) for d in spec.shape) for spec in real]
     total = sum(math.prod(s) for s in shapes)
-    if any(e.size != total for e in ends) or not (ends[0] <= ends[1]).all():
+    vectors = {name: _vector(domain[name], total, name) for name in PARTS[kind] if name not in SINGLE}
+    if kind == "halfspace":
+        raise CertificateError("A proof over a half-space is over its cone, or about every input.")
+    if kind == "ball":
+        vectors["axes"] = np.full(total, _finite(domain["radius"], "the ball's radius"))
+    if kind in ("ball", "ellipsoid"):
+        return over_ellipsoid(program, *(torch.from_numpy(vectors[k]) for k in ("center", "axes"))), {}, FREE
+    ends = vectors["lower"], vectors["upper"]
+    if not (ends[0] <= ends[1]).all():
         raise CertificateError(f"The box needs {total} lower ends, each at most the upper one.")
     made, begin = {}, 0
     for spec, shape in zip(real, shapes, strict=True):
         part = slice(begin, begin + math.prod(shape))
         made[spec.name] = (ends[0][part].reshape(shape), ends[1][part].reshape(shape))
         begin = part.stop
-    return made, None
+    return program, made, None
+
+
+def _cone(program: Program, domain: Mapping[str, Any]) -> DomainCone | None:
+    """The domain in homogeneous coordinates; ``None`` for every input."""
+    kind = domain["kind"]
+    if kind == "all":
+        return None
+    if kind not in PARTS:
+        raise CertificateError(f"There is no domain of kind {kind!r:.40}.")
+    total = sum(math.prod(int(d) for d in s.shape) for s in program.inputs if s.kind == "real")
+    parts = {
+        name: np.full(total, _finite(domain[name], name))
+        if name in SINGLE
+        else _vector(domain[name], total, name)
+        for name in PARTS[kind]
+    }
+    if kind == "ball":
+        kind, parts = "ellipsoid", {"center": parts["center"], "axes": parts["radius"]}
+    if kind == "ellipsoid" and (parts["axes"] < 0).any():
+        raise CertificateError("A ball's radius and an ellipsoid's axes are not negative.")
+    return DomainCone(kind, parts)
+
+
+PARTS = {
+    "box": ("lower", "upper"), "ball": ("center", "radius"), "ellipsoid": ("center", "axes"),
+    "halfspace": ("normal", "offset"),
+}  # fmt: skip
+SINGLE = ("radius", "offset")
+
+
+def _vector(value: Any, size: int, name: str) -> Any:
+    made = np.array([_number(v, f"the domain's {name}") for v in _listed(value, name)])
+    if made.size != size:
+        raise CertificateError(f"The domain's {name} needs {size} numbers, one for each real input entry.")
+    return made
+
+
+def _finite(value: Any, where: str) -> float:
+    made = _number(value, where)
+    if math.isinf(made):
+        raise CertificateError(f"{where} is a finite number.")
+    return made
+
+
+def _inside(domain: Mapping[str, Any], point: Any) -> bool:
+    """Whether a point of the real inputs lies in the domain, up to what a witness may be off by."""
+    kind, loose = domain["kind"], WITNESS * np.maximum(1.0, np.abs(point))
+    if kind == "box":
+        low, high = (_vector(domain[k], point.size, k) for k in ("lower", "upper"))
+        return bool(((point >= low - loose) & (point <= high + loose)).all())
+    if kind in ("ball", "ellipsoid"):
+        center = _vector(domain["center"], point.size, "center")
+        given = [domain["radius"]] * point.size if kind == "ball" else domain["axes"]
+        axes = _vector(given, point.size, "axes")
+        away = np.maximum(0.0, np.abs(point - center) - loose)
+        if (away[axes == 0] > 0).any():
+            return False
+        return bool(np.linalg.norm(away[axes > 0] / axes[axes > 0]) <= 1.0 + WITNESS)
+    if kind == "halfspace":
+        normal = _vector(domain["normal"], point.size, "normal")
+        return bool(normal @ point <= _finite(domain["offset"], "offset") + np.abs(normal) @ loose)
+    return True
 
 
 # -- the checks ----------------------------------------------------------------------------------------------
@@ -209,7 +278,6 @@ def _check(program: Program, data: Mapping[str, Any]) -> bool:
     domain = data["domain"]
     if not isinstance(domain, Mapping):
         raise CertificateError("A certificate's domain is a table with its kind.")
-    confined, unbounded = _domain(program, domain)
     size = math.prod(int(d) for d in program.node(output).shape)
     bounds = {
         s: [_number(v, f"{s}[{i}]") for i, v in enumerate(_listed(data[s], s))] for s in ("lower", "upper")
@@ -218,24 +286,53 @@ def _check(program: Program, data: Mapping[str, Any]) -> bool:
         raise CertificateError(
             f"{output!r} has {size} entries; the certificate bounds another number of them."
         )
-    _check_witnesses(program, data, bounds, confined)
-    proved = _Checker(program, output, confined, unbounded).all(_listed(data["proofs"], "proofs"))
+    _check_witnesses(program, data, bounds)
+    proved = _Over(program, output, domain).all(_listed(data["proofs"], "proofs"))
+    rounded = _rounding(data, size)
     for index in range(size):
         for side, published in (("upper", bounds["upper"][index]), ("lower", -bounds["lower"][index])):
             found = proved.get((index, side), math.inf)
+            found += rounded[index]
             if published < found:
                 raise CertificateError(
                     f"The {side} bound of entry {index} is not proved: {published:.12g} is published, {found:.12g} "
                     "is proved (both of sign·f)."
                 )
+    if data.get("within") is not None:
+        _check_within(program, data)
     return True
 
 
+def _rounding(data: Mapping[str, Any], size: int) -> list[float]:
+    """What the certificate says it added for rounding, entry by entry; 0 for real arithmetic."""
+    arithmetic = data.get("arithmetic")
+    if arithmetic is None:
+        return [0.0] * size
+    if not isinstance(arithmetic, Mapping):
+        raise CertificateError("A certificate's arithmetic is a table.")
+    added = [_number(v, "what is added for rounding") for v in _listed(arithmetic["error"], "error")]
+    if len(added) != size or min(added, default=0.0) < 0:
+        raise CertificateError(f"What is added for rounding has {size} numbers, none of them negative.")
+    return added
+
+
+def _check_within(program: Program, data: Mapping[str, Any]) -> None:
+    """The certificate over a second domain stands by itself."""
+    if not isinstance(data["within"], Mapping):
+        raise CertificateError("The certificate within a certificate is a table.")
+    inner = _read(data["within"])
+    if inner.get("within") is not None:
+        raise CertificateError("The certificate within a certificate has another one in it.")
+    if inner.get("output") != data["output"]:
+        raise CertificateError("The certificate within a certificate is of another output.")
+    try:
+        _check(program, inner)
+    except CertificateError as error:
+        raise CertificateError(f"Within: {error}") from error
+
+
 def _check_witnesses(
-    program: Program,
-    data: Mapping[str, Any],
-    bounds: Mapping[str, Sequence[float]],
-    confined: Mapping[str, Span],
+    program: Program, data: Mapping[str, Any], bounds: Mapping[str, Sequence[float]]
 ) -> None:
     """Stored values are values of the program, at inputs of the domain, and no bound is passed by one."""
     if any(spec.kind != "real" for spec in program.inputs):
@@ -246,8 +343,10 @@ def _check_witnesses(
             if witness.get("point") is None:
                 continue
             point = np.array([_number(v, "a witness's point") for v in witness["point"]])
+            if not _inside(data["domain"], point):
+                raise CertificateError("A witness lies outside the certificate's domain.")
             value = float(
-                program.evaluate(*_inputs(program, point, confined), keep=[output])[output].reshape(-1)[index]
+                program.evaluate(*_inputs(program, point), keep=[output])[output].reshape(-1)[index]
             )
             stored, allowed = _number(witness["value"], "a witness's value"), WITNESS * max(1.0, abs(value))
             if not abs(value - stored) <= allowed:
@@ -268,7 +367,7 @@ def _check_witnesses(
                     )
 
 
-def _inputs(program: Program, point: Any, confined: Mapping[str, Span]) -> list[torch.Tensor]:
+def _inputs(program: Program, point: Any) -> list[torch.Tensor]:
     """One tensor per input from their entries, flattened and joined."""
     given, begin = [], 0
     for spec in program.inputs:
@@ -277,39 +376,74 @@ def _inputs(program: Program, point: Any, confined: Mapping[str, Span]) -> list[
         begin += math.prod(shape)
         if part.size != math.prod(shape):
             raise CertificateError(f"A witness's point has {point.size} entries, too few for the inputs.")
-        low, high = (
-            e.reshape(-1) for e in confined.get(spec.name, (np.array(-math.inf), np.array(math.inf)))
-        )
-        loose = WITNESS * np.maximum(1.0, np.abs(part))
-        if not ((part >= low - loose) & (part <= high + loose)).all():
-            raise CertificateError("A witness lies outside the certificate's box.")
         given.append(torch.from_numpy(part.reshape(shape)))
     return given
 
 
-class _Checker:
-    """Proofs about one output of one program over one domain."""
+class _Over:
+    """Proofs about one output over a domain: by its own program, in homogeneous coordinates, or about every input."""
 
-    def __init__(
-        self, program: Program, output: str, confined: dict[str, Span], unbounded: str | None
-    ) -> None:
-        self.program, self.output, self.confined, self.unbounded = program, output, confined, unbounded
-        self.ranges = Ranges(program, confined)
-        self.size = math.prod(int(d) for d in program.node(output).shape)
+    def __init__(self, program: Program, output: str, domain: Mapping[str, Any]) -> None:
+        whole = {"kind": "all"}
+        self.make: dict[str, Callable[[], _Checker]] = {
+            "domain": lambda: _Checker(output, *_domain(program, domain)),
+            "everywhere": lambda: _Checker(output, *_domain(program, whole)),
+            "cone": lambda: _Checker(output, *_domain(program, whole), cone=_cone(program, domain)),
+        }
+        self.made: dict[str, _Checker] = {}
+
+    def _of(self, proof: Any) -> _Checker:
+        over = proof.get("over", "domain") if isinstance(proof, Mapping) else "domain"
+        if over not in self.make:
+            raise CertificateError(
+                f"a proof is over its domain, its cone or everywhere, not over {over!r:.40}."
+            )
+        if over not in self.made:
+            self.made[over] = self.make[over]()
+        return self.made[over]
+
+    def proved(self, proof: Any) -> tuple[int, str, float]:
+        """(entry, side, bound of sign·f)."""
+        return self._of(proof).proved(proof)
 
     def all(self, proofs: Sequence[Any]) -> dict[tuple[int, str], float]:
         """(entry, side) → the bound of sign·f that the proofs establish; a proof that states more is refused."""
         best: dict[tuple[int, str], float] = {}
         for number, proof in enumerate(proofs):
             try:
-                index, side, found = self.proved(proof)
-                bound = _number(proof["bound"], "its bound")
-                if not found <= bound + SPARE * max(1.0, abs(bound)):
-                    raise CertificateError(
-                        f"it states {bound:.12g} and proves {found:.12g}: {found - bound:.3g} more."
-                    )
+                found = self._of(proof).all([proof])
             except CertificateError as error:
                 raise CertificateError(f"Proof {number}: {error}") from error
+            best |= {key: min(best.get(key, math.inf), bound) for key, bound in found.items()}
+        return best
+
+
+class _Checker:
+    """Proofs about one output of one program over one domain."""
+
+    def __init__(
+        self,
+        output: str,
+        program: Program,
+        confined: dict[str, Span],
+        unbounded: str | None,
+        cone: DomainCone | None = None,
+    ) -> None:
+        self.program, self.output, self.confined, self.unbounded = program, output, confined, unbounded
+        self.cone = cone
+        self.ranges = Ranges(program, confined)
+        self.size = math.prod(int(d) for d in program.node(output).shape)
+
+    def all(self, proofs: Sequence[Any]) -> dict[tuple[int, str], float]:
+        """(entry, side) → the bound of sign·f that the proofs establish; a proof that states more is refused."""
+        best: dict[tuple[int, str], float] = {}
+        for proof in proofs:
+            index, side, found = self.proved(proof)
+            bound = _number(proof["bound"], "its bound")
+            if not found <= bound + SPARE * max(1.0, abs(bound)):
+                raise CertificateError(
+                    f"it states {bound:.12g} and proves {found:.12g}: {found - bound:.3g} more."
+                )
             best[index, side] = min(best.get((index, side), math.inf), found)
         return best
 
@@ -325,18 +459,21 @@ class _Checker:
             lo, hi = self.ranges.of(self.output)
             return index, side, float(hi[index] if sign > 0 else -lo[index])
         if kind == "dual":
-            return index, side, DualCheck(self.ranges, self.output, self.unbounded, proof).check(index, sign)
+            check = DualCheck(self.ranges, self.output, self.unbounded, proof, self.cone)
+            return index, side, check.check(index, sign)
         if kind == "cells":
             if proof["output_index"] != index or proof["sign"] != sign:
                 raise CertificateError("its cells are of another entry or side than it says.")
             bound = _number(proof["bound"], "its bound")
-            cells = CellsCheck(self.ranges, self.output, self.confined, self.unbounded, index, sign)
+            cells = CellsCheck(
+                self.ranges, self.output, self.confined, self.unbounded, index, sign, self.cone
+            )
             return index, side, cells.check(proof, bound + SPARE / 2 * max(1.0, abs(bound)))
         if kind == "softmax":
             differences = difference_program(self.program, self.output)
             if differences is None:
                 raise CertificateError("the output is no softmax over all its entries.")
-            inner = _Checker(differences, DIFFERENCES, self.confined, self.unbounded)
+            inner = _Checker(DIFFERENCES, differences, self.confined, self.unbounded, self.cone)
             proved = inner.all(_listed(proof["differences"], "differences"))
             rows = {row: bound for (row, upper), bound in proved.items() if upper == "upper"}
             return index, side, probability_bound(rows, self.size, index, sign)

@@ -7,12 +7,12 @@ For the problem of :mod:`farfield.certify.dual._problem`, with z = Fx + b and y 
         + max_x [ lin·x − xᵀHx + const ]                                                     (joint part)
 
 whatever the multipliers are: the first lines add exactly what the last one takes away. The joint part is finite when
-H ⪰ 0. It collects T on y's diagonal, E between y and z, −FᵀΘF, κ·G of the balls (paid with κρ²), ω(Σx)² of centred
-norms, and −VᵀNV for pairwise products of forms Vx + v ≥ 0 that are never negative (N ≥ 0 entrywise). Minimised over
+H ⪰ 0. It collects T on y's diagonal, E between y and z, −FᵀΘF, κ·G of the balls (paid with κρ²), ω(Σx)² of centered
+norms, and −VᵀNV for pairwise products of forms Vx + v ≥ 0 that are never negative (N ≥ 0 entrywise). Minimized over
 the multipliers this is the semidefinite relaxation with every valid quadratic constraint of a single curve, and the
 products of pairs. [P1]'s setting with one layer and N = 0 is the Lagrangian dual of LN → activation → Linear.
 
-The joint maximiser x is unique, so a derivative of the dual value is the Lagrangian's derivative at x: the gradient
+The joint maximizer x is unique, so a derivative of the dual value is the Lagrangian's derivative at x: the gradient
 never needs more than products with vectors.
 """
 
@@ -53,7 +53,7 @@ class Objective:
 
 
 def objective(problem: Problem, output: int, sign: float) -> Objective:
-    """Sign · output."""
+    """sign · output."""
     return Objective(
         sign * problem.objective[output],
         tuple(None if w is None else sign * w[output] for w in problem.last),
@@ -263,7 +263,7 @@ class Dual:
         return out * self.weights.rsqrt() if transposed else out
 
     def solve(self, m: Multipliers, room: float) -> tuple[Tensor, Tensor, float]:
-        """(x, v, shift): the joint maximiser, the lowest direction of H, and the shift that made H positive."""
+        """(x, v, shift): the joint maximizer, the lowest direction of H, and the shift that made H positive."""
         hessian = self.whiten(self.hessian(m))
         linear = self.apply_root(self.linear(m), transposed=True)
         size = hessian.shape[0]
@@ -277,7 +277,7 @@ class Dual:
     def _lowest(self, hessian: Tensor, eye: Tensor, room: float) -> tuple[Tensor, float, Tensor]:
         """(lowest direction, shift, Cholesky factor of the shifted H), by inverse iteration from the last direction.
 
-        The iteration is trusted only if the factorisation with its shift succeeds; else all eigenvalues are computed.
+        The iteration is trusted only if the factorization with its shift succeeds; else all eigenvalues are computed.
         """
         if self.ray is not None:
             factor, info = torch.linalg.cholesky_ex(hessian + (self.shift + 0.5 * room) * eye)

@@ -33,10 +33,11 @@ def publish(network: Network, problem: Problem, proved: ProvedValue, output: int
         )
     norms: dict[str, NormMultipliers] = {}
     for j, (name, scale, ball) in enumerate(_balls(network, problem)):
+        mu = () if ball.cut is None else tuple(ball.cut.tolist())
         before = norms.get(name, NormMultipliers(ball.parametrised, (), ()))
         kappa = float(m["kappa"][j]) / scale**2
         omega = float(m["omega"][j]) / scale**2 if ball.centred else 0.0
-        norms[name] = NormMultipliers(ball.parametrised, (*before.kappa, kappa), (*before.omega, omega))
+        norms[name] = NormMultipliers(ball.parametrised, (*before.kappa, kappa), (*before.omega, omega), mu)
     boxes = {
         network.blocks[box.block].node: BoxMultipliers(
             m[f"bt{j}"] / box.scale**2, m[f"bs{j}"] / box.scale, box.lo * box.scale, box.hi * box.scale

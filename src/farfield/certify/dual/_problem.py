@@ -1,10 +1,11 @@
-"""The maximisation behind a bound: one affine objective over balls, boxes and scalar curves.
+"""The maximization behind a bound: one affine objective over balls, boxes and scalar curves.
 
-    maximise  c·x + Σ w·y_last   over   x = (sources, curves),  y = σ(Fx + b),  ball: xᵀGx ≤ ρ²,  box: lo ≤ x ≤ hi
+    maximize  c·x + Σ w·y_last   over   x = (sources, curves),  y = σ(Fx + b),  ball: xᵀGx ≤ ρ²,  box: lo ≤ x ≤ hi
 
-A norm met straight behind the homogeneous input is *parametrised*, not only enclosed: on the ellipsoid
+A norm met straight behind the homogeneous input is *parametrized*, not only enclosed: on the ellipsoid
 {u : uᵀGu = 1}, G = CᵀC/count + ε e_t e_tᵀ, its value is C u exactly, so the ball has the input's dimension plus one
-instead of the layer's width. Every other norm is its image: ‖y‖ ≤ ρ, Σy = 0 where it centres.
+instead of the layer's width. Every other norm is its image: ‖y‖ ≤ ρ, Σy = 0 where it centers. Over a domain G has
+the forms of its cone added (:mod:`farfield.certify._cone`), and uᵀGu ≤ 1.
 
 All variables are scaled by powers of two, which round nothing.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from farfield.certify._cone import Cone
 from farfield.certify._rounding import TINY, gamma, row_norms, spectral_bound, with_room
 from farfield.certify.affine import UNIT, Block, Form, Network
 from farfield.errors import FarfieldError
@@ -31,7 +33,7 @@ SPARE = 1e-6
 
 
 class NoProblemError(FarfieldError):
-    """The network can't be written as a maximisation of this kind; the message says why."""
+    """The network can't be written as a maximization of this kind; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Ball:
     centred: bool
     block: int
     parametrised: bool = False
+    cut: Tensor | None = None
+    """μ of the domain's forms, which are part of ``gram`` then."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,13 @@ class Problem:
     """(rows,): the units of those rows."""
 
 
-def build_problem(network: Network, sizes: Mapping[int, Tensor] | None = None, limit: int = 3000) -> Problem:
-    """The maximisation problem of a network's output.
+def build_problem(
+    network: Network,
+    sizes: Mapping[int, Tensor] | None = None,
+    limit: int = 3000,
+    cone: Cone | None = None,
+) -> Problem:
+    """The maximization problem of a network's output.
 
     Parameters
     ----------
@@ -106,18 +115,22 @@ def build_problem(network: Network, sizes: Mapping[int, Tensor] | None = None, l
         From :func:`farfield.certify.affine.build_network`.
     sizes
         Curve → typical |z| of each entry, from a few evaluations: units only, no claim rests on them.
+    cone
+        The domain in homogeneous coordinates; every input by default.
 
     Raises
     ------
     NoProblemError
         If the output depends on something that is neither bounded nor described, or on more than ``limit`` variables.
     """
-    return _Assembly(network, sizes or {}, limit).build()
+    return _Assembly(network, sizes or {}, limit, cone).build()
 
 
 class _Assembly:
-    def __init__(self, network: Network, sizes: Mapping[int, Tensor], limit: int) -> None:
-        self.network, self.sizes, self.limit = network, sizes, limit
+    def __init__(
+        self, network: Network, sizes: Mapping[int, Tensor], limit: int, cone: Cone | None = None
+    ) -> None:
+        self.network, self.sizes, self.limit, self.inputs = network, sizes, limit, cone
         self.needed = network.needed()
         feeding = {
             b
@@ -259,6 +272,9 @@ class _Assembly:
         gram_magnitude = (size @ (magnitude + (matrix.shape[0] + 4) * matrix.abs())) * (2.0 / block.count)
         gram[-1, -1] += block.norm_eps * float(scale[-1]) ** 2
         gram_magnitude[-1, -1] += gram[-1, -1]
+        cut = None
+        if self.inputs is not None:
+            gram, gram_magnitude, cut = _cut(self.inputs, gram, gram_magnitude, scale)
         whitened = _whitening(gram, gram_magnitude)
         if whitened is None:
             return False
@@ -267,7 +283,7 @@ class _Assembly:
         # The variables are those of the input: x = u / scale, and the norm's value is matrix @ x.
         self.scale[index] = torch.ones_like(scale)
         self.maps[index] = (matrix, magnitude)
-        self.balls.append(Ball(columns, gram, gram_magnitude, 1.0, False, index, parametrised=True))
+        self.balls.append(Ball(columns, gram, gram_magnitude, 1.0, False, index, parametrised=True, cut=cut))
         t = torch.zeros(width, dtype=torch.float64)
         t[-1] = 1.0
         self.cone.append((columns, t))
@@ -335,7 +351,7 @@ class _Assembly:
         return (float(base) + with_room(function.slope) * total) * (1 + 1e-9) + 1e-12
 
     def _range(self, form: Form, matrix: Tensor, magnitude: Tensor) -> tuple[Tensor, Tensor]:
-        """Z's range: per source the better of the ball and the box, and all of it against Cauchy–Schwarz."""
+        """z's range: per source the better of the ball and the box, and all of it against Cauchy–Schwarz."""
         half = torch.zeros_like(form.offset)
         middle = form.offset.clone()
         size = form.offset_magnitude.clone()
@@ -401,6 +417,15 @@ class _Assembly:
             matrix[:, self.columns[b]] += piece
             magnitude[:, self.columns[b]] += size
         return matrix, magnitude
+
+
+def _cut(cone: Cone, gram: Tensor, magnitude: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gram matrix with the domain's forms added, in the variables u/scale; and their μ."""
+    plain = gram / scale[:, None] / scale  # powers of two: exact
+    mu = cone.weights(plain)
+    added, rough = cone.quadratic(mu)
+    added, rough = (part * scale[:, None] * scale for part in (added, rough))
+    return gram + added, magnitude + rough + 2 * (gram.abs() + added.abs()), mu
 
 
 def _form(block: Block) -> Form:

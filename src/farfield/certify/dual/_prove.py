@@ -5,7 +5,7 @@ Two parts, as in :mod:`farfield.certify.dual._dual`. The joint part is at most �
     [ γ − const   −linᵀ/2 ]
     [  −lin/2        H    ]
 
-is positive semidefinite, which a Cholesky factorisation of a slightly smaller matrix proves. The separable part is a
+is positive semidefinite, which a Cholesky factorization of a slightly smaller matrix proves. The separable part is a
 sum of one-dimensional maxima: closed form for piecewise linear curves, a fine grid and sup|ψ″| for the others.
 """
 
@@ -141,7 +141,7 @@ def _bordered(problem: Problem, goal: Objective, m: Multipliers, output: int | N
         total.add(-(rows.T @ pulled), sizes.T @ pulled_size, 2 * (rough.T @ pulled_size))
 
     def product(left: Tensor, left_rough: Tensor, weight: Tensor, right: Tensor, right_rough: Tensor) -> None:
-        """+ Σ weight_j left_j(x) right_j(x), symmetrised."""
+        """+ Σ weight_j left_j(x) right_j(x), symmetrized."""
         half = left.T @ (weight[:, None] * right)
         left_size, right_size = left.abs() + UNIT * left_rough, right.abs() + UNIT * right_rough
         half_size = left_size.T @ (weight.abs()[:, None] * right_size)

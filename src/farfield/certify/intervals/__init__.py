@@ -2,7 +2,7 @@
 
 Holds: intervals entry by entry, rounded outwards; a rule per operator; their propagation through a program.
 May import: errors, gaussian, graph, growth, _typing.
-Never: relates one entry to another, optimises a bound, renders.
+Never: relates one entry to another, optimizes a bound, renders.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def negate(a: Interval) -> Interval:
 
 
 def add(a: Interval, b: Interval) -> Interval:
-    """V + w, one unit outwards; a sum of one-signed terms keeps its sign, and a mask of −∞ stays one."""
+    """v + w, one unit outwards; a sum of one-signed terms keeps its sign, and a mask of −∞ stays one."""
     lo, hi = down(a.lo + b.lo), up(a.hi + b.hi)
     hi = torch.where((a.hi == -INF) | (b.hi == -INF), -INF, hi)
     lo = torch.where((a.lo == INF) | (b.lo == INF), INF, lo)
@@ -257,7 +257,7 @@ def add(a: Interval, b: Interval) -> Interval:
 
 
 def sub(a: Interval, b: Interval) -> Interval:
-    """V − w."""
+    """v − w."""
     return add(a, negate(b))
 
 
@@ -345,7 +345,7 @@ def linear_image(
 ) -> Interval:
     """What Σ_j w_ij v_j can be, for a known w and v in a box: exact up to rounding.
 
-    With centre c and radius r, [c·w − r·|w|, c·w + r·|w|]; the second product carries the rounding of both:
+    With center c and radius r, [c·w − r·|w|, c·w + r·|w|]; the second product carries the rounding of both:
     (r + γ|c|)·|w|, itself rounded up. Where ends are infinite, w⁺ and w⁻ are followed apart.
 
     Parameters

@@ -2,7 +2,7 @@
 
 Holds: the split of a step into its state's linear part and the rest, powers of a matrix with what rounding hides,
 rollout certificates.
-May import: certify, certify.affine, certify.checker, errors, graph, _budget, _regular_file.
+May import: certify, certify.affine, certify.checker, errors, graph, report, _budget, _regular_file.
 Never: searches by itself; the rest of a step is bounded as any model is.
 """
 

@@ -176,6 +176,42 @@ class RolloutCertificate:
         """Read a JSON file."""
         return cls.from_dict(read_json(path))
 
+    def _repr_html_(self) -> str:
+        from farfield.report import rollout_summary
+
+        return rollout_summary(self._with_words())
+
+    def to_html(self, *, name: str = "") -> str:
+        """One page that loads nothing: the verdict, the box that states end in, what it assumes.
+
+        Parameters
+        ----------
+        name
+            What to call the step.
+        """
+        from farfield.report import render_rollout
+
+        return render_rollout(self._with_words(), name=name)
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Draw the box that every state ends in, and what a simulation reached of it; needs ``farfield[plot]``.
+
+        Parameters
+        ----------
+        ax
+            matplotlib axes to draw on; those of a new figure by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from farfield.report import plot_rollout
+
+        return plot_rollout(self.to_dict(), ax=ax)
+
+    def _with_words(self) -> dict[str, Any]:
+        return {**self.to_dict(), "said": str(self).splitlines()}
+
     def __str__(self) -> str:
         lines = [f"{self.verdict.value}. {self.reason}"]
         if self.attractor_lower is not None and self.attractor_upper is not None:
@@ -192,7 +228,9 @@ class RolloutCertificate:
             lines.append(
                 f"After {self.witness['steps']} steps from the witness, an entry has size {self.witness['size']:.3g}."
             )
-        return "\n".join([*lines, "A bound is not a claim of accuracy."])
+        proved = self.verdict in (RolloutVerdict.INVARIANT, RolloutVerdict.DRIFTS)
+        end = "Proved for every real input. " if proved else ""
+        return "\n".join([*lines, f"{end}A bound is not a claim of accuracy."])
 
 
 WIDENED = 1e-9

@@ -1,4 +1,4 @@
-"""A chain of modules as a maximisation whose tensors carry gradients to the model's parameters.
+"""A chain of modules as a maximization whose tensors carry gradients to the model's parameters.
 
 A chain is … → norm → (activation → linear)*. Whatever stands before its last norm, the norm's image is a ball; behind
 affine layers alone it is the ellipsoid {u : uᵀGu = 1} over homogeneous inputs, as in
@@ -107,7 +107,7 @@ class NormedChain:
     # -- the problem at the current weights --------------------------------------------------------------------------
 
     def problem(self, units: Units) -> Problem:
-        """The maximisation at the current weights, differentiable in them."""
+        """The maximization at the current weights, differentiable in them."""
         return self._assemble(units, [])
 
     def units(self) -> Units:
@@ -195,7 +195,7 @@ class NormedChain:
     # -- the last norm -----------------------------------------------------------------------------------------------
 
     def _prefix(self) -> Tensor:
-        """(features, inputs + 1): the norm's argument over homogeneous inputs, centred where the norm centres."""
+        """(features, inputs + 1): the norm's argument over homogeneous inputs, centered where the norm centers."""
         module = self.steps[self.norm].module
         matrix = offset = None
         for step in self.steps[: self.norm]:
@@ -291,7 +291,7 @@ def parse_chain(model: nn.Module, example: Tensor) -> NormedChain:
     module = steps[norm].module
     if isinstance(module, nn.LayerNorm | nn.RMSNorm) and len(module.normalized_shape) != 1:
         raise UntrainableBoundError(
-            f"The norm at {steps[norm].name!r} normalises over {list(module.normalized_shape)}; only the last axis "
+            f"The norm at {steps[norm].name!r} normalizes over {list(module.normalized_shape)}; only the last axis "
             "can be bounded with gradients. Flatten before it."
         )
     parametrised = (

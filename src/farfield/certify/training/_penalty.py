@@ -57,7 +57,7 @@ class OutputRangePenalty:
 
     Notes
     -----
-    Cost per computed call and output: 2·(steps + 1) evaluations of the dual, each a Cholesky factorisation of size
+    Cost per computed call and output: 2·(steps + 1) evaluations of the dual, each a Cholesky factorization of size
     (inputs + 1 or features) + (units of all hidden layers but the last behind the norm).
 
     Examples
@@ -225,7 +225,7 @@ class MultiplierSearch:
 
 
 class Tracked(Dual):
-    """A dual that remembers its last joint maximiser."""
+    """A dual that remembers its last joint maximizer."""
 
     point: Tensor
 
@@ -237,12 +237,12 @@ class Tracked(Dual):
 
 
 def _lagrangian(dual: Dual, m: Multipliers, x: Tensor) -> Tensor:
-    """The bound at fixed multipliers and their joint maximiser; its slope at fixed x is the bound's (envelope)."""
+    """The bound at fixed multipliers and their joint maximizer; its slope at fixed x is the bound's (envelope)."""
     return dual.joint(m, x) + dual.separable_part(m)
 
 
 def _goal(problem: Problem, output: int, sign: int) -> Objective:
-    """Sign · output without its offset, which carries a gradient and is added at the end."""
+    """sign · output without its offset, which carries a gradient and is added at the end."""
     return Objective(
         sign * problem.objective[output],
         tuple(None if w is None else sign * w[output] for w in problem.last),

@@ -26,7 +26,7 @@ _ANGLES = (13, 19, 27, 39, 55, 81, 121, 181, 243)
 
 @dataclass(frozen=True)
 class _Source:
-    """Everything the table holds, at any list of variances, normalised by √V."""
+    """Everything the table holds, at any list of variances, normalized by √V."""
 
     sigma: Activation
     parity: Parity

@@ -1,6 +1,6 @@
 """The frame of an ONNX file: where its large tensors lie, read without loading them.
 
-An ONNX file is a protobuf message. Here only its frame is walked: the model, its graph, the graph's initialisers. The
+An ONNX file is a protobuf message. Here only its frame is walked: the model, its graph, the graph's initializers. The
 bytes of large tensors stay in the file and are mapped; what is left, a few hundred bytes a node, goes to ``onnx`` to
 be parsed. So the size of a file is bounded by the disk, not by protobuf's limit of 2 GB, and weights cost memory
 only as they are used.
@@ -37,7 +37,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Frame:
-    """A message without its large tensors, and (offset, length) of each of them by the initialiser's position."""
+    """A message without its large tensors, and (offset, length) of each of them by the initializer's position."""
 
     message: bytes
     payloads: dict[int, tuple[int, int]]
@@ -97,7 +97,7 @@ def fields(data: mmap.mmap | bytes, start: int, end: int) -> Iterator[Field]:
 
 
 def read_frame(data: mmap.mmap | bytes) -> Frame:
-    """The model's message without the raw bytes of the graph's large initialisers."""
+    """The model's message without the raw bytes of the graph's large initializers."""
     payloads: dict[int, tuple[int, int]] = {}
     parts: list[bytes] = []
     graphs = 0

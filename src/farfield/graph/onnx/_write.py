@@ -26,7 +26,7 @@ __all__ = ["Addition", "Splice", "write_spliced"]
 _NODE, _INITIALIZER = 1, 5
 """Field numbers of ``GraphProto``."""
 _VERSION, _CONSTANTS_ARE_INPUTS = 1, 3
-"""Field of ``ModelProto``, and the last version of the format in which every initialiser is an input of the graph."""
+"""Field of ``ModelProto``, and the last version of the format in which every initializer is an input of the graph."""
 _CHECKED = 1 << 31
 """Files of up to this many bytes are checked by ``onnx.checker`` after writing."""
 _Piece: TypeAlias = "bytes | tuple[int, int]"
@@ -61,7 +61,7 @@ class Splice:
     nodes
         What is put in, in order; the first uses ``source``, the last gives ``result``.
     tensors
-        Initialisers of these nodes by name.
+        Initializers of these nodes by name.
     source, result
         Names that the nodes read and give.
     """
@@ -140,7 +140,7 @@ def _length(piece: _Piece) -> int:
 def _graph(
     package: Any, data: mmap.mmap, graph: Field, splices: Sequence[Splice], *, as_nodes: bool
 ) -> list[_Piece]:
-    """The graph with its new nodes; their constants are initialisers, or nodes too."""
+    """The graph with its new nodes; their constants are initializers, or nodes too."""
     uses, makes = _renamings(splices)
     ends = {s.source: s for s in splices if s.kind != "input"}
     waiting = [s for s in splices if s.kind == "input"]

@@ -40,7 +40,7 @@ EpsMode: TypeAlias = Literal["inside", "outside", "clamp"]
 class NormSpec:
     """A norm: y = c / size(c) · weight + bias within each group of entries, c = z or z − mean(z).
 
-    size(c)² = Σ|c|²/count (with count = 1 for l2), stabilised by ``eps`` as ``eps_mode`` says; for ``order`` p ≠ 2
+    size(c)² = Σ|c|²/count (with count = 1 for l2), stabilized by ``eps`` as ``eps_mode`` says; for ``order`` p ≠ 2
     the p-norm takes the place of √Σc².
 
     Parameters

@@ -117,7 +117,7 @@ OPERATORS = (
         keys=("beta", "threshold"),
         module=lambda x: functional.softplus(x, beta=2.0, threshold=1.5),
     ),
-    _activation("softsign", "x / (1 + |x|); recognised, torch has no operator for it", functional.softsign),
+    _activation("softsign", "x / (1 + |x|); recognized, torch has no operator for it", functional.softsign),
     _activation("sigmoid", "1 / (1 + e^{−x})", torch.sigmoid, Target("aten.sigmoid.default")),
     _activation(
         "hardtanh",
@@ -141,7 +141,7 @@ OPERATORS = (
         Target("aten.log_sigmoid.default"),
         Target("aten.log_sigmoid_forward.default", item=0),
     ),
-    _activation("tanhshrink", "x − tanh x; recognised, torch takes it apart", functional.tanhshrink),
+    _activation("tanhshrink", "x − tanh x; recognized, torch takes it apart", functional.tanhshrink),
     _activation(
         "softshrink",
         "x ∓ lambd outside [−lambd, lambd], 0 inside",

@@ -258,6 +258,18 @@ WRITING = (
                 integer(2, 3, 5),
                 real(3, 5),
             ),
+            example(
+                lambda x, i, s: x.scatter_reduce(-1, i, s, "amin"), real(2, 3), integer(3, 2, 5), real(2, 5)
+            ),
+            example(
+                lambda x, i, s: x.scatter_reduce(-1, i, s, "sum", include_self=False),
+                real(2, 4),
+                integer(3, 2, 5),
+                real(2, 5),
+            ),
+            example(
+                lambda x, i, s: x.scatter_reduce(-1, i, s, "mean"), real(2, 3), integer(3, 2, 5), real(2, 5)
+            ),
         ),
         facts=_scatter_facts,
     ),

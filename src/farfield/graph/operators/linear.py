@@ -244,7 +244,7 @@ OPERATORS = (
         "embedding_bag",
         "linear",
         "rows indices[offsets[i]:offsets[i + 1]] of weight, times per_sample_weights, summed, averaged "
-        "or maximised (mode 0, 1, 2)",
+        "or maximized (mode 0, 1, 2)",
         ("weight", "indices", "offsets", "per_sample_weights"),
         (
             Target("aten.embedding_bag.default", _BAG, item=0),

@@ -1,7 +1,7 @@
-"""Normalisations, softmax among them: each ties its output to a bounded set whatever its input, or doesn't.
+"""Normalizations, softmax among them: each ties its output to a bounded set whatever its input, or doesn't.
 
-Attributes common to ``layer_norm``, ``rms_norm`` and ``l2_normalize``: ``dim`` (axes normalised over, counted
-from the front), ``eps``, and ``eps_mode``, which says where the stabiliser sits: ``"inside"`` √(v + eps),
+Attributes common to ``layer_norm``, ``rms_norm`` and ``l2_normalize``: ``dim`` (axes normalized over, counted
+from the front), ``eps``, and ``eps_mode``, which says where the stabilizer sits: ``"inside"`` √(v + eps),
 ``"outside"`` √v + eps, ``"clamp"`` max(√v, eps).
 """
 
@@ -41,7 +41,7 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def _standard(node: Node, x: Tensor) -> bool:
-    """Whether torch's own kernel computes this norm: last axes, biased variance, stabiliser inside."""
+    """Whether torch's own kernel computes this norm: last axes, biased variance, stabilizer inside."""
     a = node.attributes
     last = tuple(a["dim"]) == trailing_axes(x.ndim, len(a["dim"]))
     return last and a["eps_mode"] == "inside" and a.get("correction", 0) == 0
@@ -171,7 +171,7 @@ OPERATORS = (
     Operator(
         "layer_norm",
         "norm",
-        "(input − mean) / stabilised deviation over the axes dim, times weight, plus bias",
+        "(input − mean) / stabilized deviation over the axes dim, times weight, plus bias",
         ("input", "weight", "bias"),
         (Target("aten.layer_norm.default", _LN), Target("aten.native_layer_norm.default", _LN, item=0)),
         _layer_norm,
@@ -185,7 +185,7 @@ OPERATORS = (
     Operator(
         "rms_norm",
         "norm",
-        "input / stabilised root of the mean square over the axes dim, times weight",
+        "input / stabilized root of the mean square over the axes dim, times weight",
         ("input", "weight"),
         (Target("aten.rms_norm.default", _RMS), Target("aten._fused_rms_norm.default", _RMS, item=0)),
         _rms_norm,
@@ -198,7 +198,7 @@ OPERATORS = (
     Operator(
         "l2_normalize",
         "norm",
-        "input / stabilised p-norm over the axes dim (attribute p, 2 as a rule); recognised",
+        "input / stabilized p-norm over the axes dim (attribute p, 2 as a rule); recognized",
         ("input",),
         (),
         _l2_normalize,
@@ -232,7 +232,7 @@ OPERATORS = (
     Operator(
         "instance_norm",
         "norm",
-        "each channel of each sample centred and scaled over its spatial axes (by running statistics where "
+        "each channel of each sample centered and scaled over its spatial axes (by running statistics where "
         "use_input_stats is False: then it is affine)",
         _STATISTICS,
         (Target("aten.instance_norm.default", binding(drop=_CUDNN)),),

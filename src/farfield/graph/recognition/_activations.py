@@ -97,7 +97,7 @@ def _is_gelu_polynomial(view: View, name: str, x: str) -> bool:
 
 
 def _power(view: View, name: str, x: str) -> int | None:
-    """N if the value is 0.044715 · xⁿ."""
+    """n if the value is 0.044715 · xⁿ."""
     factor, names = _factors(view, name)
     if not close(factor, _CUBIC):
         return None
@@ -116,7 +116,7 @@ def _power(view: View, name: str, x: str) -> int | None:
 
 
 def _shifted_ramp(view: View, name: str) -> str | None:
-    """X if the value is min(max(x + 3, 0), 6)."""
+    """x if the value is min(max(x + 3, 0), 6)."""
     node = view.at(name)
     if node is None:
         return None

@@ -1,6 +1,6 @@
 """Caps by hand: a vector that stays as it is inside a ball and is drawn back to its surface outside.
 
-With v = w ⊙ (z − c), all of these are c + (R · v/max(‖v‖, R)) / w, a norm stabilised by R and its affine image: what
+With v = w ⊙ (z − c), all of these are c + (R · v/max(‖v‖, R)) / w, a norm stabilized by R and its affine image: what
 is known of norms (their image is a ball) then holds behind a cap as well.
 """
 
@@ -190,7 +190,7 @@ def _without(view: View, name: str, op: str, constant: str | None) -> str | None
 
 
 def _multiple_of_unit(view: View, name: str, ball: _Ball) -> float | None:
-    """K if the value is k·v/‖v‖ wherever ‖v‖ > R."""
+    """k if the value is k·v/‖v‖ wherever ‖v‖ > R."""
     node = view.at(name)
     if node is None:
         return None
@@ -219,7 +219,7 @@ def _multiple_of_unit(view: View, name: str, ball: _Ball) -> float | None:
 
 
 def _multiple_of(view: View, name: str, ball: _Ball) -> float | None:
-    """K if the value is k·v."""
+    """k if the value is k·v."""
     if view.same(name, ball.v):
         return 1.0
     node = view.at(name)
@@ -243,7 +243,7 @@ def _is_unit(view: View, node: Node, ball: _Ball) -> bool:
 
 
 def _scales(view: View, scaled: Node, ball: _Ball) -> bool:
-    """Whether a division by the largest entry is one wherever ‖v‖ > R: max|v| ≥ ‖v‖/√n is above its stabiliser."""
+    """Whether a division by the largest entry is one wherever ‖v‖ > R: max|v| ≥ ‖v‖/√n is above its stabilizer."""
     a = scaled.attributes
     sizes = [view.node(ball.v).shape[d] for d in ball.dim]
     if not all(isinstance(n, int) for n in sizes) or a["p"] != math.inf or set(a["dim"]) != set(ball.dim):
@@ -253,7 +253,7 @@ def _scales(view: View, scaled: Node, ball: _Ball) -> bool:
 
 
 def _whole_length(view: View, name: str) -> Size | None:
-    """A length, also one computed as ‖v/s‖·s with s = max|v|: max(‖v‖, t·t′) for the stabilisers t ≤ 1 and t′."""
+    """A length, also one computed as ‖v/s‖·s with s = max|v|: max(‖v‖, t·t′) for the stabilizers t ≤ 1 and t′."""
     found = length(view, name)
     node = view.statistic(name)
     if found is not None or node.op != "mul" or None in node.inputs:

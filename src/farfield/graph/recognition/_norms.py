@@ -1,7 +1,7 @@
 """Norms by hand: something divided by its own size.
 
 A denominator is read as a :class:`Size`: a positive statistic of one tensor over some axes, with its
-stabiliser. The quotient is a norm only if the numerator is that same tensor (centred, where the statistic is
+stabilizer. The quotient is a norm only if the numerator is that same tensor (centered, where the statistic is
 a variance) and broadcasting pairs each entry with its own statistic.
 """
 
@@ -35,7 +35,7 @@ class Size:
     centred
         Whether y's mean over ``dim`` is subtracted first (variance).
     eps, eps_mode
-        The stabiliser and where it sits; see :mod:`farfield.graph.operators.norm`.
+        The stabilizer and where it sits; see :mod:`farfield.graph.operators.norm`.
     """
 
     source: str
@@ -198,7 +198,7 @@ def _stabiliser(view: View, node: Node) -> float | None:
 def length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
     """The size that a value is, if it is the root of a sum of squares, a norm or a deviation.
 
-    One stabiliser is allowed; ``stabilised`` says that it has been met.
+    One stabilizer is allowed; ``stabilised`` says that it has been met.
     """
     node = view.statistic(name)
     if node.op == "sqrt":

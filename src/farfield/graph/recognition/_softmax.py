@@ -129,13 +129,13 @@ def _with_threshold(view: View, node: Node) -> Node | None:
 
 
 def _exponent(view: View, name: str | None) -> str | None:
-    """Z if the value is 1 + e^z."""
+    """z if the value is 1 + e^z."""
     raised = _one_plus(view, name, "exp")
     return None if raised is None else raised.operands[0]
 
 
 def _negated(view: View, name: str | None) -> str | None:
-    """X if the value is −x."""
+    """x if the value is −x."""
     node = view.at(name)
     if node is not None and node.op == "neg":
         return node.operands[0]

@@ -7,7 +7,18 @@ Never: looks at a whole program, searches or judges.
 
 from __future__ import annotations
 
-from farfield.growth.jets import attention, elementwise, linear, norm, pool, recurrent, reduce, select, shape
+from farfield.growth.jets import (
+    attention,
+    elementwise,
+    linear,
+    norm,
+    pool,
+    recurrent,
+    reduce,
+    scatter,
+    select,
+    shape,
+)
 from farfield.growth.jets._fallback import rule_of
 
 __all__ = [
@@ -19,6 +30,7 @@ __all__ = [
     "recurrent",
     "reduce",
     "rule_of",
+    "scatter",
     "select",
     "shape",
 ]

@@ -1,6 +1,6 @@
-"""Jets of normalisations: a growing row is replaced by its direction, and what is left is a limit.
+"""Jets of normalizations: a growing row is replaced by its direction, and what is left is a limit.
 
-For LayerNorm: if the centred row grows, the limit is LayerNorm with ε = 0 of its leading coefficients; if
+For LayerNorm: if the centered row grows, the limit is LayerNorm with ε = 0 of its leading coefficients; if
 only power 0 is left of it, LayerNorm with its ε; both come out of one series for (variance + ε)^{−1/2}. [P1],
 and the far-field section of the theory page.
 """
@@ -53,7 +53,7 @@ def inverse_root(square: Jet, norm_eps: float, mode: str, lowest: float) -> Jet:
 
 
 def normalised(x: Jet, mean_square: Jet, norm_eps: float, mode: str, lowest: float) -> Jet:
-    """X divided by the stabilised root of a mean square, as a bounded jet."""
+    """x divided by the stabilized root of a mean square, as a bounded jet."""
     return confined(multiply(x, inverse_root(mean_square, norm_eps, mode, lowest - _reach(x)), lowest))
 
 

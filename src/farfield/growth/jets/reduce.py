@@ -273,7 +273,7 @@ for _name in ("any", "all"):
 
 
 def _ordered(jet: Jet, dim: int, *, descending: bool) -> tuple[Jet, Tensor, Tensor]:
-    """Entries in lexicographic order along an axis, their indices, and where neighbours are within rounding."""
+    """Entries in lexicographic order along an axis, their indices, and where neighbors are within rounding."""
     order = torch.arange(jet.shape[dim], device=jet.values.device)
     order = order.reshape([-1 if d == dim else 1 for d in range(jet.ndim)]).expand(jet.shape)
     with torch.no_grad():

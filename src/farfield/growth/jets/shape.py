@@ -138,28 +138,6 @@ def _index_put(step: Step) -> Jet:
     return _written(step, [step.jet(0), step.jet(1)], indices, decided)
 
 
-@jet_rule("scatter")
-def _scatter(step: Step) -> Jet:
-    indices, decided = places(step, 1)
-    base = step.jet(0)
-    if step.attributes.get("reduce") is not None:
-        return unknown_like(base)
-    written = step.operand(2, "src")
-    powers, [(vb, eb), (vw, ew)] = aligned([base, written])
-
-    def put(target: Tensor, source: Tensor) -> Tensor:
-        source = source.expand(indices[0].shape) if source.ndim == 0 and indices[0] is not None else source
-        return torch.scatter(target, step.attributes["dim"], indices[0], source)  # type: ignore[arg-type]
-
-    result = Jet(
-        powers,
-        torch.stack([put(vb[k], vw[k]) for k in range(len(powers))]),
-        torch.stack([put(eb[k], ew[k]) for k in range(len(powers))]),
-        put(base.full_floor().contiguous(), written.full_floor().contiguous()),
-    )
-    return result if decided else unknown_like(result)
-
-
 def _real_part(step: Step) -> Jet:
     jet = step.jet()
     return Jet(jet.powers, jet.values.real if jet.values.is_complex() else jet.values, jet.errors, jet.floor)

@@ -148,7 +148,7 @@ def _conv_transpose(site: Site) -> Extent:
 
 @growth_rule("embedding_bag")
 def _embedding_bag(site: Site) -> Extent:
-    """Rows of a table summed (mode 0, perhaps weighted), averaged or maximised; an empty bag is 0."""
+    """Rows of a table summed (mode 0, perhaps weighted), averaged or maximized; an empty bag is 0."""
     rows = _picked(site)
     if site.present(3):
         rows = multiply(rows, site.extent(3), site.name)

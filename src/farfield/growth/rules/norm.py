@@ -1,4 +1,4 @@
-"""Normalisations: what bounds a network whatever its input does, and what only looks as if it did."""
+"""Normalizations: what bounds a network whatever its input does, and what only looks as if it did."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _running(site: Site) -> Extent:
     x = site.extent(0)
     mean, variance = site.tensors[3], site.tensors[4]
     if mean is None or variance is None:
-        return undefined(site.name, "normalisation by statistics that are not constants of the model", x)
+        return undefined(site.name, "normalization by statistics that are not constants of the model", x)
     norm_eps = float(site.attributes.get("eps", 0.0) or 0.0)
     spread = variance.detach().to(torch.float64) + norm_eps
     if bool((spread <= 0).any()):
@@ -87,7 +87,7 @@ def _running(site: Site) -> Extent:
     weight, bias = site.tensors[1], site.tensors[2]
     if (site.present(1) and weight is None) or (site.present(2) and bias is None):
         return undefined(
-            site.name, "normalisation with an affine part that is not a constant of the model", x
+            site.name, "normalization with an affine part that is not a constant of the model", x
         )
     factor = spread.rsqrt()
     if weight is not None:

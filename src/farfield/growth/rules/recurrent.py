@@ -55,7 +55,7 @@ def _lstm(site: Site) -> tuple[Extent, ...]:
 
 @growth_rule("gru")
 def _gru(site: Site) -> tuple[Extent, ...]:
-    """H ← (1 − z)·n + z·h averages n ∈ [−1, 1] with the past."""
+    """h ← (1 − z)·n + z·h averages n ∈ [−1, 1] with the past."""
     if (nothing := _infinite(site)) is not None:
         return nothing, nothing
     hidden = inherit(join(site.extent(1), interval(-1.0, 1.0, *site.everything())), *site.everything())
@@ -72,7 +72,7 @@ def _rnn_tanh(site: Site) -> tuple[Extent, ...]:
 
 @growth_rule("rnn_relu")
 def _rnn_relu(site: Site) -> tuple[Extent, ...]:
-    """H ← relu(Wx + Uh + b): as fast as the input, for a fixed number of steps with constant weights."""
+    """h ← relu(Wx + Uh + b): as fast as the input, for a fixed number of steps with constant weights."""
     if (nothing := _infinite(site)) is not None:
         return nothing, nothing
     everything = site.everything()

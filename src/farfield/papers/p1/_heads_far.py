@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from farfield.certify import certify
 from farfield.graph import capture
-from farfield.growth import Status, analyse
+from farfield.growth import Status, analyze
 from farfield.papers._curves import exponent
 
 __all__ = ["FarField", "far_field"]
@@ -113,7 +113,7 @@ def far_field(
         with torch.no_grad():
             found = torch.stack([exact(origin + r * rays)[:, 0] for r in radii])
         values.append(centre + spread * found)
-        if analyse(capture(exact, origin[None], dynamic_batch=False)).verdicts[0].status is Status.UNBOUNDED:
+        if analyze(capture(exact, origin[None], dynamic_batch=False)).verdicts[0].status is Status.UNBOUNDED:
             unbounded += 1
             continue
         certificate = certify(exact, origin[None], time_budget=time_budget)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from farfield.certify import certify
 from farfield.data import Dataset, load
 from farfield.graph import capture
-from farfield.growth import Status, analyse, horizon
+from farfield.growth import Status, analyze, horizon
 from farfield.learn import Training, predict_all, train
 from farfield.nn import MLP
 from farfield.papers._curves import digits
@@ -182,7 +182,7 @@ def _follow(
         limits=torch.stack([h.value[:, 0] for h in horizons]),
         horizon_slopes=torch.stack([h.slope[:, 0] for h in horizons]),
         relu_slopes=relu,
-        statuses=tuple(analyse(p, (sides,)).status for p in programs),
+        statuses=tuple(analyze(p, (sides,)).status for p in programs),
         bounds=bounds,
         attained=attained,
         margin=margin,
@@ -292,15 +292,15 @@ def _window(
         if s.activation != "relu":
             continue
         low, high = digits(s.window.amin(0)), digits(s.window.amax(0))
-        series.append(Series(s.name, x, digits(s.window.mean(0)), low, high, colour=names.index(s.name)))
+        series.append(Series(s.name, x, digits(s.window.mean(0)), low, high, color=names.index(s.name)))
     order = np.argsort(np.concatenate([data.id.x[:, 0], data.ood.x[:, 0]]))
     curve = [
         np.concatenate([getattr(data.id, k).ravel(), getattr(data.ood, k).ravel()])[order][::5] for k in "xy"
     ]
-    series.append(Series("", digits(curve[0]), digits(curve[1]), style="dotted", colour=7))
+    series.append(Series("", digits(curve[0]), digits(curve[1]), style="dotted", color=7))
     # A third of the points: all of them would hide the curves.
     series.append(
-        Series("", digits(data.train.x[::3, 0]), digits(data.train.y[::3]), style="points", colour=6)
+        Series("", digits(data.train.x[::3, 0]), digits(data.train.y[::3]), style="points", color=6)
     )
     top = 12.0 if toy == "sinusoid" else 1.15 * float(np.abs(data.ood.y).max())
     bottom = -0.3 * top if float(data.ood.y.min()) >= 0 else -top
@@ -308,7 +308,7 @@ def _window(
 
 
 def _growth(toy: str, own: Sequence[_ToyNetworks], names: Sequence[str], radii: Sequence[float]) -> Panel:
-    """A colour for each norm, a style of line for each activation."""
+    """A color for each norm, a style of line for each activation."""
     styles: dict[str, Literal["line", "dashed", "dotted"]] = {"gelu": "dashed", "silu": "dotted"}
     series = [
         Series(
@@ -316,7 +316,7 @@ def _growth(toy: str, own: Sequence[_ToyNetworks], names: Sequence[str], radii: 
             digits(radii),
             digits(s.largest.amax(0)),
             style=styles.get(s.activation, "line"),
-            colour=names.index(s.name) if s.activation == "relu" else 0 if s.bounds is None else 1,
+            color=names.index(s.name) if s.activation == "relu" else 0 if s.bounds is None else 1,
         )
         for s in own
     ]

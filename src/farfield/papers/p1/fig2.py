@@ -77,7 +77,7 @@ def run(
     caption = (
         f"Θ(x, x′) of a network of infinite width with {depth} hidden layers, {activation}, σ_w² = 1 on "
         f"activations of unit mean square, σ_b² = {bias_var:g}, inputs in one dimension. C is the supremum of "
-        "Θ(x, x); panels with one share their colour scale."
+        "Θ(x, x); panels with one share their color scale."
     )
     panels: tuple[Panel | Heatmap, ...] = (*_maps(samples), _diagonals(samples), _rays(samples))
     figure = Figure("Infinite-width NTK, without and with LayerNorm", panels, caption, columns=2)
@@ -157,7 +157,7 @@ def _maps(samples: Sequence[_KernelSample]) -> list[Heatmap]:
 
 def _diagonals(samples: Sequence[_KernelSample]) -> Panel:
     series = [
-        Series(s.name, digits(s.radii), digits(s.diagonal), style=_style(k), colour=k)
+        Series(s.name, digits(s.radii), digits(s.diagonal), style=_style(k), color=k)
         for k, s in enumerate(samples)
     ]
     return Panel("with itself", "x", "Θ(x, x)", tuple(series), x_scale="log", y_scale="log")
@@ -165,7 +165,7 @@ def _diagonals(samples: Sequence[_KernelSample]) -> Panel:
 
 def _rays(samples: Sequence[_KernelSample]) -> Panel:
     series = [
-        Series(s.name, digits(s.radii), digits(s.with_one), style=_style(k), colour=k)
+        Series(s.name, digits(s.radii), digits(s.with_one), style=_style(k), color=k)
         for k, s in enumerate(samples)
     ]
     return Panel("with x′ = 1", "x", "Θ(x, 1)", tuple(series), x_scale="log", y_scale="log")

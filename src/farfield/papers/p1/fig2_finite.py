@@ -164,8 +164,8 @@ def _diagonals(samples: Sequence[_FiniteKernels]) -> Panel:
     for k, s in enumerate(samples):
         x = digits(s.radii)
         low, high = digits(s.diagonals.amin(0)), digits(s.diagonals.amax(0))
-        series.append(Series(s.name, x, digits(s.diagonals.mean(0)), low, high, colour=k))
-        series.append(Series("", x, digits(s.kernel.diagonal(s.radii[:, None])), style="dotted", colour=k))
+        series.append(Series(s.name, x, digits(s.diagonals.mean(0)), low, high, color=k))
+        series.append(Series("", x, digits(s.kernel.diagonal(s.radii[:, None])), style="dotted", color=k))
     return Panel("with itself", "x", "Θ(x, x)", tuple(series), x_scale="log", y_scale="log")
 
 
@@ -174,7 +174,7 @@ def _ratios(samples: Sequence[_FiniteKernels]) -> Panel:
     for k, s in enumerate(samples):
         ratios = s.diagonals / s.kernel.diagonal(s.radii[:, None])
         low, high = digits(ratios.amin(0)), digits(ratios.amax(0))
-        series.append(Series(s.name, digits(s.radii), digits(ratios.mean(0)), low, high, colour=k))
+        series.append(Series(s.name, digits(s.radii), digits(ratios.mean(0)), low, high, color=k))
     return Panel("against infinite width", "x", "Θ̂(x, x) / Θ(x, x)", tuple(series), x_scale="log")
 
 

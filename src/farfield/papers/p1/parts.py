@@ -167,7 +167,7 @@ def _means(ratios: Ratios) -> Panel:
             else [(), ()]
         )
         label = f"bias variance {bias_var:g}"
-        series.append(Series(label, at, middle, band[0], band[1], style="bars", colour=c))
+        series.append(Series(label, at, middle, band[0], band[1], style="bars", color=c))
     return Panel(
         "geometric mean over tables",
         "network",
@@ -186,7 +186,7 @@ def _by_table(ratios: Ratios) -> Panel:
             at,
             tuple(ratios.by_table(kind, ratios.bias_vars[0]).exp().tolist()),
             style="points",
-            colour=c,
+            color=c,
         )
         for c, kind in enumerate(chosen)
     )

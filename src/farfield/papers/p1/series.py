@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from farfield.certify import Certificate, UnboundedError, certify
 from farfield.graph import capture
-from farfield.growth import GrowthReport, Status, analyse, horizon
+from farfield.growth import GrowthReport, Status, analyze, horizon
 from farfield.learn import Training, predict_all, train
 from farfield.papers._curves import digits
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
@@ -154,7 +154,7 @@ def _follow(
     reports, horizons = [], []
     for model in models:
         program = capture(model, (few,))
-        reports.append(analyse(program, (few,)))
+        reports.append(analyze(program, (few,)))
         horizons.append(horizon(program, few))
     far, twice = predict_all(models, _FAR * few), predict_all(models, 2 * _FAR * few)
     slopes, limits = torch.stack([h.slope for h in horizons]), torch.stack([h.value for h in horizons])
@@ -290,12 +290,12 @@ def _figure(samples: Sequence[_SeriesNetworks], fresh: Tensor, seen: int, factor
                     low,
                     high,
                     style="dashed" if s.embedding_norm else "line",
-                    colour=colours[s.blocks],
+                    color=colours[s.blocks],
                 )
             )
         return made
 
-    truth = Series("a + b·i", i, digits(fresh[0, 1:, 0]), style="dotted", colour=6)
+    truth = Series("a + b·i", i, digits(fresh[0, 1:, 0]), style="dotted", color=6)
     # What explodes may leave the picture: the others are to be seen.
     window = float(f"{2.5 * float(fresh[0].abs().max()):.2g}")
     panels = (

@@ -225,8 +225,8 @@ def _histograms(models: Sequence[_Model], cases: Sequence[Case]) -> Panel:
         places = torch.bucketize(angstrom, edges[1:-1])
         return digits(torch.bincount(places, minlength=len(middles)) / len(angstrom))
 
-    series = [Series(m.name, middles, shares(m.predicted["ood"]), colour=k) for k, m in enumerate(models)]
-    truth = Series("data", middles, shares(_targets(cases, "ood")), style="dotted", colour=len(models))
+    series = [Series(m.name, middles, shares(m.predicted["ood"]), color=k) for k, m in enumerate(models)]
+    truth = Series("data", middles, shares(_targets(cases, "ood")), style="dotted", color=len(models))
     return Panel("beyond the training region", "RMSD (Å)", "share of the rows", (*series, truth))
 
 
@@ -246,7 +246,7 @@ def _errors(models: Sequence[_Model], cases: Sequence[Case]) -> Panel:
         seen = mean.isfinite()
         mean, half = mean[seen], half[seen]
         band = (digits(mean - half), digits(mean + half)) if len(cases) > 2 else ((), ())
-        series.append(Series(model.name, digits(middles[seen]), digits(mean), *band, colour=k))
+        series.append(Series(model.name, digits(middles[seen]), digits(mean), *band, color=k))
     return Panel(
         "error by size", "surface area F1 (Å²)", "mean absolute error (Å)", tuple(series), y_scale="log"
     )
@@ -255,7 +255,7 @@ def _errors(models: Sequence[_Model], cases: Sequence[Case]) -> Panel:
 def _rays(reached: Mapping[str, Tensor], radii: Tensor, cases: Sequence[Case]) -> Panel:
     spread = torch.tensor([c.spread for c in cases], dtype=torch.float64)[:, None]
     series = [
-        Series(name, digits(radii), digits((spread * values.abs().amax(2)).amax(0)), colour=k)
+        Series(name, digits(radii), digits((spread * values.abs().amax(2)).amax(0)), color=k)
         for k, (name, values) in enumerate(reached.items())
     ]
     return Panel("far away", "λ", "max |f(λu) − mean| (Å)", tuple(series), x_scale="log", y_scale="log")

@@ -283,9 +283,9 @@ def _scores(kinds: Sequence[HeadResults]) -> Panel:
         found = [_interval(getattr(k, pick)) for k in kinds]
         y = tuple(f["mean"] for f in found)
         band = tuple(f["mean"] - f["half"] for f in found), tuple(f["mean"] + f["half"] for f in found)
-        series.append(Series(label, at, y, *band, colour=c))
+        series.append(Series(label, at, y, *band, color=c))
         printed = tuple(PUBLISHED[k.name][column][0] for k in kinds)
-        series.append(Series(f"{label}, P1", at, printed, style="dashed", colour=c))
+        series.append(Series(f"{label}, P1", at, printed, style="dashed", color=c))
     return Panel("R² of age", "head", "R²", tuple(series), ticks=tuple(k.name for k in kinds))
 
 
@@ -296,25 +296,25 @@ def _errors(kinds: Sequence[HeadResults]) -> Panel:
         for part, style in ((1, "line"), (0, "dotted")):
             mean = k.bias[:, part].nanmean(0)
             label = k.name if part else ""
-            series.append(Series(label, middle, digits(mean), style=style, colour=c))  # type: ignore[arg-type]
+            series.append(Series(label, middle, digits(mean), style=style, color=c))  # type: ignore[arg-type]
     return Panel("error by age (dotted: ID)", "age", "mean error, years", tuple(series))
 
 
 def _histogram(kinds: Sequence[HeadResults], truth: Tensor) -> Panel:
     middle = tuple(e + 2.5 for e in PREDICTION_EDGES[:-1])
-    series = [Series(k.name, middle, digits(k.histogram.mean(0)), colour=c) for c, k in enumerate(kinds)]
-    series.append(Series("true ages", middle, digits(share_by_bin(truth)), style="dotted", colour=len(kinds)))
+    series = [Series(k.name, middle, digits(k.histogram.mean(0)), color=c) for c, k in enumerate(kinds)]
+    series.append(Series("true ages", middle, digits(share_by_bin(truth)), style="dotted", color=len(kinds)))
     return Panel("predicted ages, far labels", "predicted age (outer bins: beyond)", "share", tuple(series))
 
 
 def _far_panel(far: Sequence[FarField]) -> Panel:
     series = []
     for c, f in enumerate(far):
-        series.append(Series(f.name, digits(f.radii), digits(f.largest), colour=c))
+        series.append(Series(f.name, digits(f.radii), digits(f.largest), color=c))
         if f.certified:
             bound = max(max(abs(low), abs(high)) for low, high in f.ranges)
             series.append(
-                Series("", digits(f.radii), (float(f"{bound:.4g}"),) * len(f.radii), style="dotted", colour=c)
+                Series("", digits(f.radii), (float(f"{bound:.4g}"),) * len(f.radii), style="dotted", color=c)
             )
     return Panel(
         "far field",

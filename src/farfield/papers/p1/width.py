@@ -87,10 +87,10 @@ def _figure(found: Mapping[str, Tensor], widths: Sequence[int]) -> Figure:
     for k, (name, distances) in enumerate(found.items()):
         y = tuple(_root_mean_square(distances).tolist())
         low, high = tuple(distances.amin(1).tolist()), tuple(distances.amax(1).tolist())
-        series.append(Series(name, x, y, low, high, colour=k))
+        series.append(Series(name, x, y, low, high, color=k))
     start = max(float(_root_mean_square(d)[0]) for d in found.values())
     guide = tuple(1.3 * start * math.sqrt(widths[0] / w) for w in widths)
-    series.append(Series("1/√width", x, guide, style="dashed", colour=7))
+    series.append(Series("1/√width", x, guide, style="dashed", color=7))
     panel = Panel(
         "distance from infinite width", "width", "‖Θ̂ − Θ‖ / ‖Θ‖", tuple(series), x_scale="log", y_scale="log"
     )

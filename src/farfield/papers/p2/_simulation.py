@@ -78,7 +78,7 @@ class Trace:
 
 
 def degenerate_input(n: int, width: int, degeneracy: float, generator: torch.Generator) -> Tensor:
-    """N Gaussian rows whose leading singular value is multiplied by ``degeneracy``, each row scaled to RMS one."""
+    """n Gaussian rows whose leading singular value is multiplied by ``degeneracy``, each row scaled to RMS one."""
     x = torch.randn(n, width, generator=generator, dtype=torch.float64)
     u, s, vt = torch.linalg.svd(x, full_matrices=False)
     s[0] *= degeneracy
@@ -211,10 +211,10 @@ def pair_numbers(first: Tensor, second: Tensor, names: tuple[str, str]) -> dict[
     return out
 
 
-def measured(label: str, samples: Tensor, colour: int) -> Series:
+def measured(label: str, samples: Tensor, color: int) -> Series:
     """A measured curve over layers 0, 1, … with its 95% band."""
     centre, low, high = band(samples)
     layers = tuple(float(v) for v in range(samples.shape[1]))
     return Series(
-        label, layers, tuple(centre.tolist()), tuple(low.tolist()), tuple(high.tolist()), "line", colour
+        label, layers, tuple(centre.tolist()), tuple(low.tolist()), tuple(high.tolist()), "line", color
     )

@@ -21,7 +21,7 @@ lower edge is stretched, and somewhere between them runs a line that feels nothi
 To make bread on a cold day, mix flour, water and salt with half the usual yeast and leave the bowl in the
 kitchen overnight. The dough will look wet and dull. Fold it over itself four times, wait an hour, and fold
 it again. Heat the oven as high as it goes with an iron pot inside, tip the dough into the pot, put the lid
-on, and bake for half an hour. Then take the lid off until the crust is the colour of chestnuts.
+on, and bake for half an hour. Then take the lid off until the crust is the color of chestnuts.
 
 Swifts spend almost their whole lives in the air. They eat, drink and sleep on the wing, and a young bird
 that leaves its nest may not touch anything solid for two years. Their legs are so short that they cannot
@@ -35,7 +35,7 @@ off until the autumn, since four members were absent and nobody could say who wo
 
 When light enters glass it slows down, and if it enters at an angle it turns. Blue light is slowed a little
 more than red, so a wedge of glass spreads white light into a band of colours. For a long time people
-believed that the glass added the colours. The test was simple: let one colour alone pass through a second
+believed that the glass added the colours. The test was simple: let one color alone pass through a second
 wedge, and look. It bent again, but no further colours came out of it.
 
 My grandfather kept a ledger of the weather for forty years, one line for every day, in a hand that grew

@@ -24,7 +24,7 @@ PARTS = ("linear", "activation", "centring", "projection")
 
 @dataclass(frozen=True)
 class Images:
-    """Images as rows of numbers, every colour at mean 0 and variance 1 over the training images that are read.
+    """Images as rows of numbers, every color at mean 0 and variance 1 over the training images that are read.
 
     ``x``, ``y``: training rows and classes. ``held_out``, ``held_out_y``: rows of the test set.
     """

@@ -22,7 +22,7 @@ def run(*, progress: Progress, seed: int, activations: Sequence[str], points: in
     for k, name in enumerate(activations):
         sigma = activation(name)
         kernel = mean_reduced_dual(sigma, rho) / moments(sigma).variance
-        series.append(Series(name, tuple(rho.tolist()), tuple(kernel.tolist()), colour=k))
+        series.append(Series(name, tuple(rho.tolist()), tuple(kernel.tolist()), color=k))
         bend = float((kernel[2:] - 2 * kernel[1:-1] + kernel[:-2]).min())
         over = float((kernel - rho).max())
         slack = float((correlation_contraction(rho, isometry_strength(sigma)) - kernel).min())

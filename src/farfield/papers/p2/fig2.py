@@ -251,11 +251,11 @@ def _panel(found: TrainingEffect, n: int, least: float) -> Panel:
             band = digits(torch.maximum(mean - half, mean / 2)), digits(mean + half)
         else:
             band = digits(y.amin((0, 1))), digits(y.amax((0, 1)))
-        series.append(Series(time, digits(x), digits(mean), *band, colour=c))
+        series.append(Series(time, digits(x), digits(mean), *band, color=c))
         norms = digits(mean[4::4])
-        series.append(Series("", digits(x[4::4]), norms, style="points", colour=c))
+        series.append(Series("", digits(x[4::4]), norms, style="points", color=c))
     ends = (0.0, float(len(found.before[n][0][0].norms)))
-    series.append(Series("Gaussian rows", ends, (least, least), style="dotted", colour=7))
+    series.append(Series("Gaussian rows", ends, (least, least), style="dotted", color=7))
     title = f"{found.activation}, β = {isometry_strength(found.activation):.3f}: {n} rows"
     return Panel(title, "layer", "isometry gap −log I", tuple(series), y_scale="log")
 

@@ -53,11 +53,11 @@ def run(
                 f"{name}, β = {strength:.4f}", "layer ℓ", "isometry gap −log I",
                 (
                     measured(f"width {width}, {runs} runs, 95% band", trace.gap, 0),
-                    Series("mean field, exact", layers, tuple(predicted.tolist()), style="dashed", colour=1),
-                    Series("Theorem 4, corrected", layers, tuple(band(bound)[0].tolist()), style="line", colour=2),
-                    Series("as printed, β^−ℓ (C = 1)", layers, tuple(printed.tolist()), style="dotted", colour=7),
-                    Series("rate 1/β", layers, tuple((start * printed).tolist()), style="dotted", colour=4),
-                    Series("rate (2−β)²", layers, tuple(sharp.tolist()), style="dotted", colour=3),
+                    Series("mean field, exact", layers, tuple(predicted.tolist()), style="dashed", color=1),
+                    Series("Theorem 4, corrected", layers, tuple(band(bound)[0].tolist()), style="line", color=2),
+                    Series("as printed, β^−ℓ (C = 1)", layers, tuple(printed.tolist()), style="dotted", color=7),
+                    Series("rate 1/β", layers, tuple((start * printed).tolist()), style="dotted", color=4),
+                    Series("rate (2−β)²", layers, tuple(sharp.tolist()), style="dotted", color=3),
                 ),
                 y_scale="log", y_range=(1e-4, 30.0),
             )

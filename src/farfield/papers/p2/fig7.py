@@ -115,13 +115,13 @@ def _curves(activations: Sequence[str], betas: Tensor, losses: Tensor) -> Panel:
     for k, name in enumerate(activations):
         mean, half = mean_interval(losses[:, k])
         label = f"{name}, β = {float(betas[k]):.3f}"
-        series.append(Series(label, at, digits(mean), digits(mean - half), digits(mean + half), colour=k))
+        series.append(Series(label, at, digits(mean), digits(mean - half), digits(mean + half), color=k))
     return Panel("training loss", "epoch", "cross-entropy", tuple(series))
 
 
 def _against(activations: Sequence[str], betas: Tensor, losses: Tensor) -> Panel:
     series = [
-        Series("", (float(betas[k]),) * len(losses), digits(losses[:, k].mean(1)), style="points", colour=k)
+        Series("", (float(betas[k]),) * len(losses), digits(losses[:, k].mean(1)), style="points", color=k)
         for k in range(len(activations))
     ]
     return Panel("mean loss against β", "isometry strength β", "mean training loss", tuple(series))
@@ -132,7 +132,7 @@ def _by_epoch(betas: Tensor, losses: Tensor) -> Panel:
     series = []
     for c, (kind, correlation) in enumerate((("Pearson", pearson), ("rank", spearman))):
         mean, half = mean_interval(correlation(betas, -losses.mT))
-        series.append(Series(kind, at, digits(mean), digits(mean - half), digits(mean + half), colour=c))
+        series.append(Series(kind, at, digits(mean), digits(mean - half), digits(mean + half), color=c))
     return Panel("β and −loss of an epoch", "epoch", "correlation", tuple(series), y_range=(-1.0, 1.0))
 
 

@@ -52,7 +52,7 @@ def run(
                 (
                     measured("projection by statistics", statistics.gap, 0),
                     measured("projection by a constant", constant.gap, 1),
-                    Series("mean field, exact", layers, tuple(band(theory)[0].tolist()), style="dashed", colour=6),
+                    Series("mean field, exact", layers, tuple(band(theory)[0].tolist()), style="dashed", color=6),
                 ),
                 y_scale="log", y_range=(1e-5, 10.0),
             )

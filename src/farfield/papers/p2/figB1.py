@@ -56,8 +56,8 @@ def run(
                 f"{name}, β = {beta:.4f}", "layer ℓ", "γ = max |ρ|/(1−|ρ|)",
                 (
                     measured(f"width {width}, {runs} runs, 95% band", trace.gamma, 0),
-                    Series("mean field, exact", ticks, tuple(band(theory)[0].tolist()), style="dashed", colour=1),
-                    Series("bound γ₀β^−ℓ", ticks, tuple(band(bound)[0].tolist()), style="dotted", colour=2),
+                    Series("mean field, exact", ticks, tuple(band(theory)[0].tolist()), style="dashed", color=1),
+                    Series("bound γ₀β^−ℓ", ticks, tuple(band(bound)[0].tolist()), style="dotted", color=2),
                 ),
                 y_scale="log",
             )

@@ -25,7 +25,7 @@ def run(
     series, verdicts, numbers = [], [], {}
     for k, name in enumerate(activations):
         betas = tuple(isometry_strength(name, gain=g) for g in gains)
-        series.append(Series(name, gains, betas, colour=k))
+        series.append(Series(name, gains, betas, color=k))
         numbers[name] = list(betas)
         small = isometry_strength(name, gain=1e-3)
         if name in _LIMITS:

@@ -95,9 +95,9 @@ def _panel(dataset: str, found: Mapping[str, Sequence[Stages]]) -> Panel:
     for c, (shape, own) in enumerate(found.items()):
         x = own[0].curve()[0]
         middle, low, high = band(torch.stack([s.curve()[1] for s in own]))
-        series.append(Series(shape, digits(x), digits(middle), digits(low), digits(high), colour=c))
+        series.append(Series(shape, digits(x), digits(middle), digits(low), digits(high), color=c))
         every = len(PARTS)
-        series.append(Series("", digits(x[::every]), digits(middle[::every]), style="points", colour=c))
+        series.append(Series("", digits(x[::every]), digits(middle[::every]), style="points", color=c))
     title = TITLES.get(dataset, dataset)
     return Panel(title, "layer", "isometry gap −log I", tuple(series), y_scale="log")
 

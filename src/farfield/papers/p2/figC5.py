@@ -111,17 +111,17 @@ def _gaps(name: str, norms: Norms) -> Panel:
 def _changes(name: str, norms: Norms) -> Panel:
     series = [_series(_WORDS[part], norms, norms.raised(part), c + 2) for c, part in enumerate(PARTS[1:])]
     ends = (0.0, len(norms.names) - 1.0)
-    series.append(Series("", ends, (0.0, 0.0), style="dotted", colour=7))
+    series.append(Series("", ends, (0.0, 0.0), style="dotted", color=7))
     return Panel(f"{name}: by part", "LayerNorm", "change of the gap", tuple(series), ticks=_ticks(norms))
 
 
 def _series(
-    label: str, norms: Norms, values: Tensor, colour: int, style: Literal["line", "dashed"] = "line"
+    label: str, norms: Norms, values: Tensor, color: int, style: Literal["line", "dashed"] = "line"
 ) -> Series:
     at = tuple(float(k) for k in range(len(norms.names)))
     mean, half = mean_interval(values)
     low, high = (digits(mean - half), digits(mean + half)) if len(values) > 1 else ((), ())
-    return Series(label, at, digits(mean), low, high, style=style, colour=colour)
+    return Series(label, at, digits(mean), low, high, style=style, color=color)
 
 
 def _numbers(norms: Norms) -> dict[str, Any]:

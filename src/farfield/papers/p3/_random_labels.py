@@ -48,7 +48,7 @@ class RandomLabels:
 
 
 def shrunk(images: np.ndarray, size: int) -> Tensor:
-    """Means over blocks of pixels, (n, features) in [0, 1]: greyscale (n, h, w) or colour (n, h, w, 3), uint8.
+    """Means over blocks of pixels, (n, features) in [0, 1]: greyscale (n, h, w) or color (n, h, w, 3), uint8.
 
     Examples
     --------

@@ -178,7 +178,7 @@ def _figure(built: Sequence[Built], labellings: int, dimensions: int) -> Figure:
     few = min(b.classes for b in built)
     panels = []
     count = tuple(float(m) for m in sorted({b.m for b in built}))
-    bound = Series("m − 2, P3's count", count, tuple(m - 2 for m in count), style="dotted", colour=6)
+    bound = Series("m − 2, P3's count", count, tuple(m - 2 for m in count), style="dotted", color=6)
     for title, chosen in (
         ("two labels", [k for k in groups if k[1] == few]),
         ("more labels", [k for k in groups if k[1] != few]),
@@ -187,7 +187,7 @@ def _figure(built: Sequence[Built], labellings: int, dimensions: int) -> Figure:
         panels.append(Panel(title, "points m", "LayerNorms", (*lines, bound), y_scale="log", x_scale="log"))
     needed = [_line(k, of, "needed") for k, of in groups.items()]
     limits = [
-        Series(name, (count[0], count[-1]), (d, d), style="dotted", colour=7)
+        Series(name, (count[0], count[-1]), (d, d), style="dotted", color=7)
         for name, d in (("float64, 15.7 digits", 15.7),)
     ]
     panels.append(
@@ -210,7 +210,7 @@ def _line(key: tuple[str, int], of: Mapping[int, Sequence[Built]], what: str) ->
         digits(float(v.min()) for v in values.values()),
         digits(float(v.max()) for v in values.values()),
         style="line" if rule == "fold" else "dashed",
-        colour={2: 0, 3: 1}.get(classes, 2),
+        color={2: 0, 3: 1}.get(classes, 2),
     )
 
 

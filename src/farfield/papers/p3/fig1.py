@@ -117,7 +117,7 @@ def run(*, progress: Progress, seed: int, maps: int, problems: int, angles: int)
     )  # fmt: skip
     t, height = x.sum(1), circle[:, 1]
     ring = 2 * math.pi * torch.arange(91, dtype=torch.float64) / 90
-    arc = Series("", digits(ring.cos()), digits(ring.sin()), style="dotted", colour=7)
+    arc = Series("", digits(ring.cos()), digits(ring.sin()), style="dotted", color=7)
     panels = (
         Panel("XOR", "x₁", "x₂", _scatter(x[:, 0], x[:, 1], y)),
         Panel("projected", "t = x₁ + x₂", "label", _scatter(t, y.double(), y), y_range=(-0.5, 1.5)),
@@ -127,8 +127,8 @@ def run(*, progress: Progress, seed: int, maps: int, problems: int, angles: int)
     directions = Panel(
         "SSR by direction", "direction (radian)", "SSR",
         (
-            Series("XOR", digits(turn), digits(flat), style="dashed", colour=6),
-            Series("behind the LayerNorm", digits(turn), digits(dipping), colour=2),
+            Series("XOR", digits(turn), digits(flat), style="dashed", color=6),
+            Series("behind the LayerNorm", digits(turn), digits(dipping), color=2),
         ),
         y_range=(-0.05, 1.1),
     )  # fmt: skip
@@ -151,7 +151,7 @@ def run(*, progress: Progress, seed: int, maps: int, problems: int, angles: int)
 
 def _scatter(a: Tensor, b: Tensor, y: Tensor) -> tuple[Series, ...]:
     return tuple(
-        Series(f"label {c}", digits(a[y == c]), digits(b[y == c]), style="points", colour=c) for c in (0, 1)
+        Series(f"label {c}", digits(a[y == c]), digits(b[y == c]), style="points", color=c) for c in (0, 1)
     )
 
 

@@ -221,14 +221,14 @@ def _panels(
     for k, g in enumerate(groups):
         mean, half = mean_interval(torch.stack([found[g, d].accuracy for d in depths], 1))
         band = ((), ()) if few else (digits(mean - half), digits(mean + half))
-        lines.append(Series(label(g), tuple(map(float, depths)), digits(mean), *band, colour=k))
+        lines.append(Series(label(g), tuple(map(float, depths)), digits(mean), *band, color=k))
         losses = found[g, middle].losses.mean(1)
         step = max(1, len(losses) // 200)
         at = torch.arange(0, len(losses), step)
-        curves.append(Series(label(g), digits(at + 1.0), digits(losses[at]), colour=k))
+        curves.append(Series(label(g), digits(at + 1.0), digits(losses[at]), color=k))
     best = float(ceiling.mean())
     ends = (float(depths[0]), float(depths[-1]))
-    lines.append(Series("linear classifier", ends, (best, best), style="dotted", colour=6))
+    lines.append(Series("linear classifier", ends, (best, best), style="dotted", color=6))
     return (
         Panel(
             f"{problem.name}", "hidden layers", "training accuracy", tuple(lines), y_range=(0.0, 1.03)

@@ -232,11 +232,11 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
 def _bent(values: Mapping[str, Tensor], width: int, groups: Sequence[int]) -> Panel:
     x = tuple(map(float, groups))
     lines = [
-        Series(where.removeprefix(_MET), x, digits(of.median(0).values), colour=k)
+        Series(where.removeprefix(_MET), x, digits(of.median(0).values), color=k)
         for k, (where, of) in enumerate(values.items())
     ]
     lines.append(
-        Series("equal spread", x, digits(equal_spread(width, g) for g in groups), style="dotted", colour=6)
+        Series("equal spread", x, digits(equal_spread(width, g) for g in groups), style="dotted", color=6)
     )
     return Panel("H(LN-G; x)", "groups g", "H", tuple(lines), x_scale="log", y_scale="log")  # fmt: skip
 
@@ -250,14 +250,14 @@ def _fitted(
         mean, half = mean_interval(torch.stack([of[g].accuracy for g in groups], 1))
         band = ((), ()) if len(ceilings[name]) < 2 else (digits(mean - half), digits(mean + half))
         level = float(ceilings[name].mean())
-        lines.append(Series(name, x, digits(mean), *band, colour=k))
+        lines.append(Series(name, x, digits(mean), *band, color=k))
         lines.append(
             Series(
                 "linear classifier" if k == 1 else "",
                 (x[0], x[-1]),
                 digits([level, level]),
                 style="dotted",
-                colour=k,
+                color=k,
             )
         )
     return Panel(

@@ -124,8 +124,8 @@ def _tasks(
         [torch.from_numpy(np.random.default_rng([s, 23]).choice(pool, images, replace=False)) for s in own]
     )
     cifar, mnist = load("cifar10"), load("mnist")
-    colour = torch.cat([shrunk(cifar.train.x[:pool], 16), shrunk(cifar.id.x[:test], 16)])
-    colour = ((colour - 0.47) / 0.25).reshape(-1, 3, 16, 16)
+    color = torch.cat([shrunk(cifar.train.x[:pool], 16), shrunk(cifar.id.x[:test], 16)])
+    color = ((color - 0.47) / 0.25).reshape(-1, 3, 16, 16)
     grey = torch.cat([shrunk(mnist.train.x[:pool], 14), shrunk(mnist.id.x[:test], 14)])
     grey = ((grey - 0.13) / 0.3).reshape(-1, 14, 14)
     colours, greys = (
@@ -136,8 +136,8 @@ def _tasks(
         return lambda size, s: Convolutions((first, second, third), size=size, activation=activation, seed=s)
 
     return [
-        _ImageTask("convolutions, ReLU", convolutions(True), colour, colours, rows, test),
-        _ImageTask("convolutions, no activation", convolutions(False), colour, colours, rows, test),
+        _ImageTask("convolutions, ReLU", convolutions(True), color, colours, rows, test),
+        _ImageTask("convolutions, no activation", convolutions(False), color, colours, rows, test),
         _ImageTask(
             "transformer", lambda size, s: Encoder(14, 14, size=size, seed=s, **encoder), grey, greys, rows, test
         ),
@@ -186,7 +186,7 @@ def _panels(found: Mapping[str, Mapping[int, _Trained]], sizes: Sequence[int]) -
     bars = [
         Series(
             label(size), tuple(float(k) for k in range(len(ticks))),
-            digits(float(found[name][size].test.mean()) for name in ticks), style="bars", colour=c,
+            digits(float(found[name][size].test.mean()) for name in ticks), style="bars", color=c,
         )
         for c, size in enumerate(sizes)
     ]  # fmt: skip
@@ -196,7 +196,7 @@ def _panels(found: Mapping[str, Mapping[int, _Trained]], sizes: Sequence[int]) -
         curves = [
             Series(
                 label(size), tuple(float(k + 1) for k in range(len(found[name][size].losses))),
-                digits(found[name][size].losses), colour=c,
+                digits(found[name][size].losses), color=c,
             )
             for c, size in enumerate(sizes)
         ]  # fmt: skip

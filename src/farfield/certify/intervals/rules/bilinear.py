@@ -14,7 +14,7 @@ __all__ = ["bilinear_image", "product", "total"]
 
 INF = math.inf
 LARGEST_TABLE = 2**21
-"""Matrix products of up to this many terms are bounded term by term; larger ones by centres and radii."""
+"""Matrix products of up to this many terms are bounded term by term; larger ones by centers and radii."""
 
 
 def total(terms: Interval, dims: tuple[int, ...]) -> Interval:
@@ -43,7 +43,7 @@ def _all(flags: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def product(a: Interval, b: Interval) -> Interval:
-    """A · B over the last two axes (vectors as torch.matmul takes them), both in boxes.
+    """a · b over the last two axes (vectors as torch.matmul takes them), both in boxes.
 
     Small ones term by term, which is the exact hull of Σ_k a_ik b_kj when no entry occurs twice. Larger ones as
     A_c B_c ± (|A_c| B_r + A_r (|B_c| + B_r)), at most half as wide again, in three products.
@@ -68,7 +68,7 @@ def product(a: Interval, b: Interval) -> Interval:
 def bilinear_image(
     apply: Callable[[Tensor, Tensor], Tensor], a: Interval, b: Interval, terms: int
 ) -> Interval:
-    """A map linear in each of two tensors in boxes, by centres and radii; no bound where an open end counts."""
+    """A map linear in each of two tensors in boxes, by centers and radii; no bound where an open end counts."""
     opened = None
     if not (a.bounded and b.bounded):
         moves_a, moves_b = (((x.lo != 0) | (x.hi != 0)).to(torch.float64) for x in (a, b))

@@ -1,8 +1,8 @@
-"""Normalisations: bounded by the shape of their image, and more closely where the operand's box is small.
+"""Normalizations: bounded by the shape of their image, and more closely where the operand's box is small.
 
-With t = x_i − mean (or x_i) and Q = Σ_{j≠i} (x_j − mean)², a normalised entry is t/√((t² + Q)/m + ε), which rises
+With t = x_i − mean (or x_i) and Q = Σ_{j≠i} (x_j − mean)², a normalized entry is t/√((t² + Q)/m + ε), which rises
 with t and falls in size as Q grows. So its extremes are at the ends of t with the least or the largest Q. Whatever
-the box, it is at most √((n−1)(n−c)/n) in size where t is centred (√(n−1) without correction), because then
+the box, it is at most √((n−1)(n−c)/n) in size where t is centered (√(n−1) without correction), because then
 Q ≥ t²/(n−1), and √n (or 1 for a p-norm) where it is not.
 """
 
@@ -40,7 +40,7 @@ INF = math.inf
 
 
 def centred_bound(count: int, correction: float = 0.0) -> float:
-    """Largest |ẑ_i| of a centred row of n entries scaled to (corrected) unit variance: √((n−1)(n−c)/n)."""
+    """Largest |ẑ_i| of a centered row of n entries scaled to (corrected) unit variance: √((n−1)(n−c)/n)."""
     return math.sqrt(max(0.0, (count - 1) * (count - correction) / count)) * (1.0 + 2.0**-50)
 
 
@@ -98,7 +98,7 @@ def _normalised(
     bound: float,
     eps: float,
 ) -> Interval:
-    """T/denominator(t-term + the others), rising in t: ends of t against the least or largest of the others."""
+    """t/denominator(t-term + the others), rising in t: ends of t against the least or largest of the others."""
     if eps == 0.0 and bool((terms.lo.sum(-1) <= 0.0).any()):
         raise place.refuse("its ε is 0 and a row may be constant (or zero), where it is 0/0")
     rest = others(terms)
@@ -149,7 +149,7 @@ def _rows(x: Interval, dims: tuple[int, ...]) -> tuple[Interval, Callable[[Inter
 
 
 def _standardised(place: Place, rows: Interval, eps: float, mode: str, correction: float) -> Interval:
-    """Centred rows over their deviation."""
+    """Centered rows over their deviation."""
     count = rows.shape[-1]
     if count <= correction:
         raise place.refuse(f"a variance over {count} entries with correction {correction:g} is 0/0")
@@ -282,7 +282,7 @@ def _running(place: Place) -> Interval:
 
 def variance(rows: Interval, count_less: float) -> Interval:
     """Σ(x − mean)²/(n − c) along the last axis: at least the squares of what the deviations keep off 0; at most the
-    squares about any one point, here the mean of the centres.
+    squares about any one point, here the mean of the centers.
     """
     low = total(square(deviations(rows)), (rows.lo.ndim - 1,))
     centre = (rows.lo / 2 + rows.hi / 2).mean(-1, keepdim=True)

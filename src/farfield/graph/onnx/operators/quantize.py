@@ -29,7 +29,7 @@ def _spread(value: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 def _rounded(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> Tensor:
     if kind.is_floating_point:
-        raise UnsupportedOnnxError("quantisation to 8-bit floating point")
+        raise UnsupportedOnnxError("quantization to 8-bit floating point")
     info = torch.iinfo(kind)
     steps = torch.round(x / scale)
     steps = steps if zero is None else steps + zero.to(steps.dtype)

@@ -36,8 +36,8 @@ print(f"gap {before:.4f} → {after:.4f}, a gain of {before - after:.12f}")
 print(f"predicted gain            {normalization_gain(gram(batch)):.12f}")
 
 # %%
-# Centring can
-# ------------
+# Centering can
+# -------------
 #
 # Two orthogonal samples in three dimensions have isometry 1. Centred, they are no longer orthogonal. In two
 # dimensions they even become antipodal, and isometry falls to 0.
@@ -94,5 +94,5 @@ with torch.no_grad():
         print(f"x = {scale:g}: no norm {float(plain(far)):14.4g}   one LayerNorm {float(normed(far)):8.4f}")
 
 # %%
-# Bounded is not correct: the flat line is a limit on how wrong the network can be, not a claim that it is
+# A bound is not a claim of accuracy: the flat line is a limit on how wrong the network can be, not a claim that it is
 # right out there.

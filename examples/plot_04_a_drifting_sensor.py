@@ -39,7 +39,7 @@ middle, spread = rows.mean(0), rows.std(0)
 
 
 class Surrogate(nn.Module):
-    """Standardise, two hidden layers, the logarithm of the pressure drop."""
+    """Standardize, two hidden layers, the logarithm of the pressure drop."""
 
     def __init__(self):
         super().__init__()

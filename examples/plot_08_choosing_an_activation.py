@@ -33,7 +33,7 @@ for position, value in enumerate(strength.values()):
 # What it means for a pair of samples
 # -----------------------------------
 #
-# One normalised layer of infinite width maps the correlation ρ of two samples to σ̄(ρ)/σ̄(1), with σ̄ the
+# One normalized layer of infinite width maps the correlation ρ of two samples to σ̄(ρ)/σ̄(1), with σ̄ the
 # mean-reduced dual. The further this curve lies below the diagonal, the faster the pair becomes orthogonal.
 # Its slope at the origin is 2 − β: that is the factor by which small correlations shrink in every layer.
 
@@ -41,9 +41,9 @@ rho = torch.linspace(-1.0, 1.0, 201, dtype=torch.float64)
 colours = {"tanh": "#D55E00", "relu": "#0072B2", "step": "#009E73", "abs": "#CC79A7"}
 fig, axes = plt.subplots(figsize=(5, 4.2), layout="constrained")
 axes.plot(rho, rho, color="#7F7F7F", linestyle=":", label="identity, β = 1")
-for name, colour in colours.items():
+for name, color in colours.items():
     after = mean_reduced_dual(name, rho) / moments(name).variance
-    axes.plot(rho, after, color=colour, label=f"{name}, β = {strength[name]:.3f}")
+    axes.plot(rho, after, color=color, label=f"{name}, β = {strength[name]:.3f}")
 axes.set(xlabel="correlation before the layer", ylabel="correlation after the layer")
 axes.legend(frameon=False)
 
@@ -56,8 +56,8 @@ axes.legend(frameon=False)
 
 gains = torch.logspace(-1, 1.5, 40).tolist()
 fig, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
-for name, colour in {"tanh": "#D55E00", "relu": "#0072B2", "sin": "#009E73", "gelu": "#CC79A7"}.items():
-    axes.semilogx(gains, [isometry_strength(name, gain=a) for a in gains], color=colour, label=name)
+for name, color in {"tanh": "#D55E00", "relu": "#0072B2", "sin": "#009E73", "gelu": "#CC79A7"}.items():
+    axes.semilogx(gains, [isometry_strength(name, gain=a) for a in gains], color=color, label=name)
 axes.set(xlabel="gain α", ylabel="isometry strength of σ(αx)", ylim=(0.98, 2.02))
 axes.legend(frameon=False)
 
@@ -65,7 +65,7 @@ axes.legend(frameon=False)
 # Your own activation
 # -------------------
 #
-# Modules that torch ships are recognised. Anything else elementwise is wrapped: its kinks are located
+# Modules that torch ships are recognized. Anything else elementwise is wrapped: its kinks are located
 # first, because the integrals are split there.
 
 
@@ -78,5 +78,5 @@ for sigma in (nn.GELU(approximate="tanh"), nn.LeakyReLU(0.2), shifted_leaky):
     print(f"{known.name:14} β = {isometry_strength(sigma):.6f}   kinks at {known.kinks}")
 
 # %%
-# How to read the result: a larger β means that a deep normalised network starts from features that are
+# How to read the result: a larger β means that a deep normalized network starts from features that are
 # closer to orthogonal. It says nothing about how well the network fits after training.

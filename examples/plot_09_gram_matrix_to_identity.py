@@ -88,12 +88,12 @@ def gaps_through(width, seed):
 theory = mean_field_gaps(gram(x), "relu", depth)
 layers = torch.arange(depth + 1)
 fig, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-for width, colour in ((100, "#E69F00"), (500, "#0072B2")):
+for width, color in ((100, "#E69F00"), (500, "#0072B2")):
     runs = torch.stack([gaps_through(width, seed) for seed in range(3)])
-    axes.semilogy(layers, runs.T, color=colour, linewidth=1, alpha=0.5)
-    axes.semilogy(layers, runs.log().mean(0).exp(), color=colour, linewidth=2, label=f"width {width}, 3 runs")
+    axes.semilogy(layers, runs.T, color=color, linewidth=1, alpha=0.5)
+    axes.semilogy(layers, runs.log().mean(0).exp(), color=color, linewidth=2, label=f"width {width}, 3 runs")
     chance = (n - 1) / (2 * width) / (1 - (2 - isometry_strength("relu")) ** 2)
-    axes.axhline(chance, color=colour, linestyle=":", linewidth=1)
+    axes.axhline(chance, color=color, linestyle=":", linewidth=1)
 axes.semilogy(layers, theory, "k--", label="infinite width, exact")
 axes.set(xlabel="layer", ylabel="isometry gap", ylim=(1e-5, 10), xticks=range(0, depth + 1, 4))
 axes.legend(frameon=False)

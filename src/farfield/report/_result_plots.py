@@ -1,0 +1,235 @@
+"""Results as one matplotlib picture each: rays with bounds and the data's range, proved and attained ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farfield.report._certificate import BoundRow, bound_rows
+from farfield.report._plots import COLOURS, new_axes
+from farfield.report._rollout import rollout_rows
+from farfield.report._words import clean, joint_verdicts
+
+__all__ = ["plot_audit", "plot_certificate", "plot_repair", "plot_rollout"]
+
+_BARS = 24
+"""Outputs drawn; the rest is counted in the title."""
+_BLUE, _ORANGE, _GREEN, _GREY = COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[7]
+
+
+def plot_audit(audit: Mapping[str, Any], *, ax: Any = None) -> Any:
+    """Draw |f(λu)| along the rays of an audit, with the proved bound and the norms of the data where there are any.
+
+    Parameters
+    ----------
+    audit
+        From ``Audit.to_dict()``.
+    ax
+        matplotlib axes to draw on; those of a new figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    data, axes = clean(audit), new_axes() if ax is None else ax
+    radii = [float(r) for r in data["rays"]["radii"]]
+    random = True
+    for series in data["rays"]["series"]:
+        values = [float(v) if v is not None else math.nan for v in series["values"]]
+        if series["label"] == "witness":
+            axes.plot(
+                radii, values, "-", color=_ORANGE, linewidth=2.2, label="direction that proves the growth"
+            )
+        else:
+            axes.plot(
+                radii,
+                values,
+                "-",
+                color=_BLUE,
+                linewidth=1.1,
+                label="random directions" if random else "_nolegend_",
+            )
+            random = False
+    bound = _largest(data)
+    if bound is not None:
+        axes.axhline(bound, color=_GREEN, linestyle="--", linewidth=1.6, label="proved for every input")
+    if data.get("data") and "norms" in data["data"]:
+        _shade(axes, [max(float(v), radii[0] if radii else 1e-12) for v in data["data"]["norms"]])
+    if radii:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "no rays were evaluated", ha="center", transform=axes.transAxes)
+    output = data["rays"].get("output") or "f"
+    _finish(axes, f"{data['verdict']}: {data['subject']['name']}", "‖x‖", f"largest |{output}|")
+    return axes
+
+
+def plot_certificate(certificate: Mapping[str, Any], *, ax: Any = None, name: str = "") -> Any:
+    """Draw the proved and the attained range of every output, as bars one above the other.
+
+    Parameters
+    ----------
+    certificate
+        From ``Certificate.to_dict()``.
+    ax
+        matplotlib axes to draw on; those of a new figure by default.
+    name
+        What to call the model.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    data = clean(certificate)
+    return _bars(bound_rows(data), ax, clean(name) or f"Bounds of {data['output']}", "attained by some input")
+
+
+def plot_rollout(rollout: Mapping[str, Any], *, ax: Any = None) -> Any:
+    """Draw the box that every state ends in, and what late states of a simulation reached of it.
+
+    Parameters
+    ----------
+    rollout
+        From ``RolloutCertificate.to_dict()``.
+    ax
+        matplotlib axes to draw on; those of a new figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    data = clean(rollout)
+    return _bars(rollout_rows(data), ax, f"Rollout: {data['verdict']}", "reached in a simulation")
+
+
+def plot_repair(repair: Mapping[str, Any], *, ax: Any = None) -> Any:
+    """Draw the model before and after its repair along rays through rows, with the range of the rows shaded.
+
+    Parameters
+    ----------
+    repair
+        From ``Repair.to_dict()``.
+    ax
+        matplotlib axes to draw on; those of a new figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    data, axes = clean(repair), new_axes() if ax is None else ax
+    rays = [curve for curve in data["curves"] if curve["kind"] == "ray"]
+    for k, curve in enumerate(rays):
+        for key, color, style, label in (
+            ("before", _ORANGE, "--", "before"),
+            ("after", _BLUE, "-", "after"),
+        ):
+            values = [float(v) for v in curve[key]]
+            axes.plot(
+                curve["x"],
+                values,
+                style,
+                color=color,
+                linewidth=1.6,
+                label=label if k == 0 else "_nolegend_",
+            )
+    if rays:
+        _shade(axes, rays[0]["seen"])
+        axes.set_xscale("log")
+        known = [abs(v) for c in rays for v in map(float, c["after"]) if math.isfinite(v)]
+        # Straight up to what the repaired model gives, by powers of ten beyond.
+        axes.set_yscale("symlog", linthresh=10.0 ** math.ceil(math.log10(max(known, default=1.0) or 1.0)))
+    else:
+        axes.text(
+            0.5, 0.5, "no rays: the rows have no real-valued input", ha="center", transform=axes.transAxes
+        )
+    _finish(axes, f"{data['before']} → {data['after']}", "times the row", "first output")
+    return axes
+
+
+def _bars(rows: Sequence[BoundRow], ax: Any, title: str, met: str) -> Any:
+    axes = new_axes() if ax is None else ax
+    shown = rows[:_BARS]
+    finite = [v for r in shown for v in (r.lower, r.upper, r.low, r.high) if math.isfinite(v)]
+    low, high = (min(finite), max(finite)) if finite else (-1.0, 1.0)
+    room = 0.06 * (high - low) or 1.0
+    for k, row in enumerate(shown):
+        # An end that was not proved runs out of the picture.
+        left = row.lower if math.isfinite(row.lower) else low - 2 * room
+        right = row.upper if math.isfinite(row.upper) else high + 2 * room
+        axes.barh(
+            k,
+            right - left,
+            left=left,
+            height=0.62,
+            color=_BLUE,
+            alpha=0.25,
+            label="proved" if k == 0 else None,
+        )
+        if math.isfinite(row.low) and math.isfinite(row.high):
+            axes.barh(
+                k,
+                row.high - row.low,
+                left=row.low,
+                height=0.3,
+                color=_BLUE,
+                edgecolor=_BLUE,
+                linewidth=1.5,  # a range of almost no width is still seen
+                label=met if k == 0 else None,
+            )
+    axes.set_yticks(range(len(shown)), [row.name for row in shown])
+    # The first in the list stands at the top, below a row for the legend.
+    axes.set_ylim(max(len(shown), 1) - 0.4, -0.6 - 0.15 * max(len(shown), 2))
+    axes.set_xlim(low - room, high + room)
+    if not shown:
+        axes.text(0.5, 0.5, "there are no bounds to draw", ha="center", transform=axes.transAxes)
+    more = f" ({len(rows) - _BARS:,} more not drawn)" if len(rows) > _BARS else ""
+    _finish(axes, f"{title}{more}", "value", "", loc="upper left", ncols=2)
+    return axes
+
+
+def _largest(audit: Mapping[str, Any]) -> float | None:
+    """The proved bound on |output| that the rays are those of; None without a proof."""
+    drawn = audit["rays"].get("output")
+    for verdict in joint_verdicts(audit):
+        ends = verdict["growth"]["interval"]
+        if verdict["output"] == drawn and verdict["status"] == "bounded" and None not in ends:
+            return max(abs(float(end)) for end in ends)
+    return None
+
+
+def _shade(axes: Any, seen: Sequence[float]) -> None:
+    axes.axvspan(
+        float(seen[0]), float(seen[1]), color=_GREY, alpha=0.2, linewidth=0, label="where the data are"
+    )
+
+
+def _finish(axes: Any, title: str, x_label: str, y_label: str, **legend: Any) -> None:
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.set_title(title, fontsize=11)
+    axes.grid(visible=True, alpha=0.25, linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9, **legend)
