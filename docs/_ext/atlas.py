@@ -129,8 +129,9 @@ class AtlasDirective(SphinxDirective):
             text = (
                 f"{len(found.rows)} architectures were tried. torch.export captures {len(captured)} of them, and "
                 f"{share:.1%} of those have a verdict. Of {len(decided)} verdicts, evaluation of the module out to "
-                f"10⁶ agrees with {holds} and contradicts {wrong}; the other {len(decided) - holds - wrong} take "
-                f"token ids alone, or do not run far out. {ended} more ended in the audit, with an error or at the "
+                f"10⁶ agrees with {holds} and contradicts {wrong}; it was not possible for "
+                f"{len(decided) - holds - wrong} (token ids alone, or no numbers far out). {ended} more ended in the "
+                "audit, with an error or at the "
                 "time limit; they have no verdict, and are not among the captured."
             )
             return [nodes.paragraph(text, text)]
