@@ -10,7 +10,7 @@ from torch import nn
 
 from certify.networks import attack, network
 from farfield import Budget
-from farfield.certify import _certify as certify_module
+from farfield.certify import _solve as certify_module
 from farfield.certify import certify
 from farfield.certify._rounding import gamma
 from farfield.certify.dual import _problem as problem_module
