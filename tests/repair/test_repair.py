@@ -301,7 +301,7 @@ def test_candidates_are_judged_on_rows_marked_as_outside():
     with torch.no_grad():
         again = (best.repair.model(far).double() - truth.double()).square().mean().sqrt()
     assert best.outside == pytest.approx(float(again), rel=1e-9)
-    assert "favour the weakest" in str(table) and "as it is" in str(table)
+    assert "favor the weakest" in str(table) and "as it is" in str(table)
 
 
 def test_candidates_in_the_tail_and_proved():
