@@ -51,7 +51,7 @@ def over_ellipsoid(program: Program, center: Tensor, axes: Tensor) -> Program:
     >>> from farfield.graph import capture
     >>> plain = capture(nn.Linear(2, 1, bias=False), torch.zeros(1, 2), dynamic_batch=False)
     >>> inside = over_ellipsoid(plain, torch.zeros(2).double(), torch.tensor([3.0, 0.0]).double())
-    >>> far = inside.evaluate(torch.tensor([[1e9, 1e9]]))["x"]
+    >>> far = inside.evaluate(torch.tensor([[1e9, 1e9]]))["input"]
     >>> bool(torch.allclose(far, torch.tensor([[4.5**0.5, 0.0]]).double()))
     True
     """
