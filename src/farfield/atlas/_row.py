@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farfield.audit import Audit
+from farfield.audit._worker import cut_or_growth
 from farfield.growth import Status, Verdict
 
 __all__ = ["KINDS", "AtlasRow", "audited"]
@@ -132,11 +133,14 @@ def audited(result: Audit) -> dict[str, Any]:
     return {
         "verdict": result.verdict.name,
         "inputs": json.dumps(
-            [{"name": v.input, "verdict": v.status.name, "reason": reason_of(v, result)} for v in alone],
+            [
+                {"name": v.input, "verdict": v.status.name, "reason": _short(cut_or_growth(v, result))}
+                for v in alone
+            ],
             ensure_ascii=False,
         ),
         "reason": _short(
-            reason_of(telling, result) if names else "it takes no real input: ids are finitely many"
+            cut_or_growth(telling, result) if names else "it takes no real input: ids are finitely many"
         ),
         "path": _short(str(telling.paths[0])) if telling.paths else None,
         "capture": program.capture,
@@ -144,18 +148,6 @@ def audited(result: Audit) -> dict[str, Any]:
         "parameters": int(result.subject["parameters"]),
         "operations": int(result.subject["nodes"]),
     }
-
-
-def reason_of(verdict: Verdict, result: Audit) -> str:
-    """What bounds the output, how it grows, or why it is not known."""
-    if verdict.status is Status.BOUNDED and verdict.cut is not None and verdict.cut.nodes:
-        kinds = [result.report.program.node(name).module_type for name in verdict.cut.nodes]
-        said = [
-            f"{label} ({kind})" if kind and kind != label else label
-            for label, kind in zip(verdict.cut.labels, kinds, strict=True)
-        ]
-        return _short(f"cut by {', '.join(said)}")
-    return _short(str(verdict).partition(": ")[2])
 
 
 def _worst(verdicts: Sequence[Verdict]) -> Verdict:

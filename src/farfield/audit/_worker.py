@@ -33,7 +33,7 @@ from farfield.audit._result import Audit
 from farfield.certify import UnboundedError, certify
 from farfield.growth import Status, Verdict
 
-__all__ = ["main", "rehearse"]
+__all__ = ["cut_or_growth", "main", "rehearse"]
 
 IDLE = 120.0
 """Seconds without a request after which a worker goes; its parent starts another when it has one."""
@@ -181,7 +181,8 @@ def summary(result: Audit) -> dict[str, Any]:
     return row
 
 
-def _reason(verdict: Verdict, result: Audit) -> str:
+def cut_or_growth(verdict: Verdict, result: Audit) -> str:
+    """What bounds the output, how it grows, or why it is not known."""
     if verdict.status is Status.BOUNDED and verdict.cut is not None and verdict.cut.nodes:
         kinds = [result.report.program.node(name).module_type for name in verdict.cut.nodes]
         said = [
@@ -189,7 +190,11 @@ def _reason(verdict: Verdict, result: Audit) -> str:
             for label, kind in zip(verdict.cut.labels, kinds, strict=True)
         ]
         return f"cut by {', '.join(said)}"
-    text = str(verdict).partition(": ")[2]
+    return str(verdict).partition(": ")[2]
+
+
+def _reason(verdict: Verdict, result: Audit) -> str:
+    text = cut_or_growth(verdict, result)
     if verdict.status is Status.UNBOUNDED and verdict.paths:
         return f"{text}; escapes along {verdict.paths[0]}"
     return text

@@ -85,7 +85,7 @@ def certify(
         ``{"kind": "ball", "center": c, "radius": r}``, ``{"kind": "ellipsoid", "center": c, "axes": a}`` (with
         half-lengths along the axes) or ``{"kind": "halfspace", "normal": n, "offset": c}``; see
         :class:`~farfield.certify.Certificate`. Over a bounded domain any network has a range, also one that is
-        unbounded. A half-space is used with up to three inputs; with more, what holds for every input is taken.
+        unbounded.
     within
         A second domain: its bounds stand beside those of the first, as the certificate's ``within``.
     arithmetic

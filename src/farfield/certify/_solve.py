@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,14 +25,12 @@ from farfield.graph import Node, Program, describe, real_size
 from farfield.growth import Status, analyze
 
 __all__ = [
-    "EVERY_INPUT",
     "Solution",
     "Task",
     "UnboundedError",
     "draws",
     "published",
     "read_proofs",
-    "solve",
     "solve_domain",
 ]
 
@@ -83,7 +82,12 @@ class Task:
         """Whether the program is the model over the domain; a half-space is used in homogeneous coordinates only."""
         return bool(self.domain["kind"] != "halfspace")
 
-    @property
+    @cached_property
+    def claimed(self) -> tuple[dict[str, Any], str | None]:
+        """Every node's range, and why the output has no finite one (``None`` where it has); computed once."""
+        return _claimed(self)
+
+    @cached_property
     def outer(self) -> Task:
         """The same in homogeneous coordinates."""
         whole = Task.over(self.model, self.output, EVERY_INPUT, self.signs)
@@ -136,7 +140,7 @@ def _claimed(task: Task) -> tuple[dict[str, Any], str | None]:
 
 def _claims(task: Task) -> dict[str, Any]:
     """Every node's range; the error says why there is none."""
-    claims, reason = _claimed(task)
+    claims, reason = task.claimed
     if reason is None:
         return claims
     draw = _unbounded_draw(task, claims)
@@ -189,7 +193,7 @@ def solve_domain(
     if task.domain["kind"] == "all":
         return solve(task, found, clock, check, say, earlier.get("domain", {}))
     outer, made = task.outer, None
-    if not task.usable or _claimed(outer)[1] is None:
+    if not task.usable or outer.claimed[1] is None:
         share = clock.share(0.5) if task.usable else clock
         there = solve(outer, found, share, check, say, earlier.get("cone", {}))
         region = search_region(task.domain, real_size(task.model))

@@ -158,7 +158,7 @@ class Walk:
         if node.role == "input":
             return self._input(node)
         made = self._computed(node, operands)
-        self._overflow(node, made)  # what is summed on the way may be larger than what comes out
+        self._overflow(node, made, operands)  # what is summed on the way may be larger than what comes out
         size = self.claimed_size(node)
         if size is not None:
             made = replace(made, size=torch.minimum(made.size, size))
@@ -217,13 +217,14 @@ class Walk:
         claim = self.claims.get(node.name)
         return claim.magnitude if isinstance(claim, Interval) else None
 
-    def _overflow(self, node: Node, made: Drift) -> None:
+    def _overflow(self, node: Node, made: Drift, operands: tuple[Drift | None, ...]) -> None:
         if node.dtype is not None and not node.dtype.is_floating_point:
             return
         largest = float(made.computed_size.max()) if made.computed_size.numel() else 0.0
         spec = describe(node).norm if node.role == "operation" else None
         if spec is not None and not (node.module_type == "NormCap" and of_farfield(node)):
-            given = self.last_input
+            given = operands[0]
+            assert given is not None
             largest = max(largest, float(given.computed_size.max()) ** 2 * spec.size(node_shape(node)))
         self._fits(node, largest)
 
@@ -462,7 +463,6 @@ class Walk:
         x = operands[0]
         assert spec is not None
         assert x is not None
-        self.last_input = x
         shape = node_shape(node)
         size = spec.size(shape)
         floor = spec.eps if spec.eps_mode == "inside" else spec.eps**2
