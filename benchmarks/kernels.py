@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -99,9 +100,8 @@ def fused_tile(table: Interpolant, dtype: torch.dtype) -> Callable[[Tensor, Tens
 
     def tile(u: Tensor, v: Tensor) -> Tensor:
         sine2 = 0.5 - 0.5 * (u @ v.mT)
-        sine = sine2.clamp(min=0).to(dtype).sqrt()
-        cosine = (1.0 - sine2).clamp(min=0).to(dtype).sqrt()
-        x = 2.0 * (1.0 + a) * sine / (sine + a * cosine + a) - 1.0
+        share = torch.asin(sine2.clamp(0, 1).to(dtype).sqrt()) * (2.0 / math.pi)  # θ/π
+        x = 2.0 * share - 1.0 if a == math.inf else 2.0 * (1.0 + a) * share / (share + a) - 1.0
         value = torch.full_like(x, terms[-1])
         for c in terms[-2::-1]:
             value = value * x + c

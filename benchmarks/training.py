@@ -117,6 +117,9 @@ def measure(name: str, sizes: dict[str, Any]) -> dict[str, Any]:
         "plain loop": lambda: plain_loop(models, x, y, sizes["epochs"], sizes["batch"]),
         "stacked": lambda: train(models, x, y, training=Training(**settings)),
         "stacked, bfloat16": lambda: train(models, x, y, training=Training(**settings, precision="bfloat16")),
+        "stacked, precision by trial": lambda: train(
+            models, x, y, training=Training(**settings, precision="auto")
+        ),
         "products alone": lambda: products(models, x, sizes["epochs"]),
     }
     train(models, x[:64], y[:64], training=Training(epochs=1))  # what is loaded on first use

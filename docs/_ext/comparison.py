@@ -16,6 +16,7 @@ from reproductions import table
 from sphinx.util.docutils import SphinxDirective
 
 RECORD = "reproductions/learn/tables.json"
+PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 BASELINE = "mean"
 """Shown as the others are, and never the best: it knows nothing of the inputs."""
 
@@ -28,7 +29,7 @@ def cells(lines: list[dict[str, Any]], measure: str) -> list[str | nodes.Node]:
     made: list[str | nodes.Node] = []
     for line in lines:
         mean, half = line[measure]
-        text = f"{mean:.3f} ± {half:.3f}"
+        text = f"{mean:.3f}{PLUS_MINUS}{half:.3f}"
         level = line["model"] != BASELINE and mean - half <= best
         made.append(nodes.strong(text, text) if level else text)
     return made
@@ -59,7 +60,7 @@ class EstimatorDefaults(SphinxDirective):
         self.env.note_dependency(str(record))
         rows = []
         for line in json.loads(record.read_text(encoding="utf-8"))["summary"]:
-            scores = [f"{line[k]:.3f} ± {line[f'{k}_spread']:.3f}" for k in ("stable", "mlp")]
+            scores = [f"{line[k]:.3f}{PLUS_MINUS}{line[f'{k}_spread']:.3f}" for k in ("stable", "mlp")]
             seconds = [f"{line[f'{k}_seconds']:.2f}" for k in ("stable", "mlp")]
             far = (
                 f"{line['coverage']:.0%}"

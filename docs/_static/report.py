@@ -1,7 +1,7 @@
 """The report in README: a residual network without its final norm.
 
 farfield audit docs/_static/report.py:DragSurrogate --input 1x8 --html report.html
-chromium --headless --hide-scrollbars --window-size=1200,1486 --screenshot=docs/_static/report.png report.html
+chromium --headless --hide-scrollbars --window-size=1200,1512 --screenshot=docs/_static/report.png report.html
 """
 
 import torch

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from farfield.atlas._evidence import check_verdicts
-from farfield.atlas._unsettle import unsettle
+from farfield.audit._unsettle import unsettle
 from farfield.growth import Status, analyze
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farfield.engine import Checkpoint, TaskError, _cluster, fingerprint, local
+from farfield.engine import Checkpoint, TaskError, _cluster, _ray, fingerprint, local
 from farfield.engine._blocks import BlockRun, block_size
 from farfield.engine._cluster import places
 from farfield.engine._engine import Engine
@@ -256,3 +256,23 @@ def test_the_first_worker_is_waited_for(monkeypatch):
     with pytest.raises(InvalidValueError, match="needs as many cores of one machine, and the largest"):
         _cluster.connect(None, workers=None, threads=3, store=None)
     assert len(slept) == 3, "a machine is there, and too small: nothing to wait for"
+
+
+class SpillingRay:
+    """Says that one task has ended, and right afterwards, its result being written to disk, that none has."""
+
+    def __init__(self, answers):
+        self.answers = list(answers)
+
+    def wait(self, references, num_returns, timeout):
+        ready = self.answers.pop(0)
+        return ready, [r for r in references if r not in ready]
+
+
+@pytest.mark.parametrize(
+    ("answers", "ended"),
+    [([[], ["b"], []], ["b"]), ([["b"], ["a", "b"]], ["b", "a"]), ([["a"], ["c"]], ["a", "c"])],
+)
+def test_what_has_ended_stays_ended(answers, ended):
+    watch = SimpleNamespace(look=lambda: None)
+    assert _ray._ended(SpillingRay(answers), watch, ["a", "b", "c"]) == ended

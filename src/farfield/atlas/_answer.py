@@ -13,8 +13,8 @@ import torch
 from farfield.atlas._evidence import check_verdicts
 from farfield.atlas._libraries import build
 from farfield.atlas._row import audited
-from farfield.atlas._unsettle import unsettle
 from farfield.audit import audit
+from farfield.audit._unsettle import unsettle
 
 __all__ = ["answer"]
 

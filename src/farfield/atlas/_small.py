@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from farfield.audit import _sizes
+
 __all__ = ["LAYERS", "VOCABULARY", "WIDTH", "small_settings"]
 
 WIDTH, HEADS, LAYERS, VOCABULARY, PIXELS, PATCH = 32, 4, 2, 64, 32, 8
@@ -74,28 +76,12 @@ _UNSET: dict[str, int] = {
 """Settings that are None by default and that some kinds can't do without."""
 
 _PATTERNS: tuple[tuple[str, int], ...] = (
-    (r".*vocab.*size.*|n_vocab|vocabulary_size", VOCABULARY),
-    (r".*(num|n)_?(key_value|kv)_?heads.*|.*kv_head.*", 2),
-    (r".*(attention|attn|_)heads?|n_heads?|num_heads?|nhead|.*_num_heads", HEADS),
-    (
-        r".*(num|n)_.*(layers|blocks)|.*_layers|n_layer|num_layers|.*depth|layers|n_blocks|num_stages_.*",
-        LAYERS,
-    ),
-    (
-        (
-            r".*(intermediate|ffn|feed_?forward|mlp|inner).*(size|dim|hidden).*|d_ff|d_inner|n_inner|.*ffn_embed_dim|"
-            r".*filter_size|dim_feedforward|ffn_hidden_size"
-        ),
-        2 * WIDTH,
-    ),
-    (
-        (
-            r".*hidden_(size|dim)|d_model|n_embd|(word_)?embed(ding)?_(dim|size)|dim|.*projection_dim|hidden|"
-            r".*(encoder|decoder|text|vision|bottleneck)_.*(dim|size)|width|d_embed|.*hidden_(act_)?dim|emb_dim|"
-            r"embed_proj_dim|out_hidden_size|encoder_width|proj_dim|cross_attention_dim|latent_dim|fpn_.*size"
-        ),
-        WIDTH,
-    ),
+    (_sizes.VOCABULARY, VOCABULARY),
+    (_sizes.KEY_HEADS, 2),
+    (_sizes.HEADS, HEADS),
+    (_sizes.DEPTHS, LAYERS),
+    (_sizes.INNER, 2 * WIDTH),
+    (_sizes.WIDTH, WIDTH),
 )
 
 
@@ -172,12 +158,7 @@ def _small_list(name: str, values: Sequence[int], width: bool) -> Any:
     kind: Any = type(values)
     if re.search(r"depth|num_blocks|layers_per|num_layers|stage_layers|num_hidden_layers", name):
         return kind([1] * len(values))
-    if (
-        re.search(
-            r"hidden_size|embed_dim|channels|widths|^dims?$|hidden_dims|fusion_hidden|neck_hidden", name
-        )
-        and width
-    ):
+    if width and re.search(_sizes.WIDTH_LISTS, name):
         factor = 1
         while all(v % (2 * factor) == 0 for v in values) and min(values) // (2 * factor) >= 8:
             factor *= 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,11 +14,14 @@ from farfield.atlas._architecture import Architecture, NotBuiltError
 from farfield.atlas._small import PIXELS, VOCABULARY, small_settings
 from farfield.errors import MissingExtraError
 
-__all__ = ["architectures", "build"]
+__all__ = ["architectures", "build", "class_of", "find_inputs", "library"]
 
 TOKENS, ROWS = 6, 2
 LARGEST = 12_000_000
 """Parameters of a model that is built: a kind that can't be made smaller than this is left out, and says so."""
+
+_LARGEST_SIDE = 1024
+"""Pixels of an image that is tried."""
 
 _TASKS: dict[str, str] = {
     "MODEL": "features",
@@ -134,7 +137,7 @@ def build(name: str, family: str) -> tuple[nn.Module, dict[str, Any]]:
     NotBuiltError
         With the first reason why it can't be built small, or does not run.
     """
-    kind = _class(name, family)
+    kind = class_of(name, family)
     tried: list[str] = []
     for width in (True, False):
         try:
@@ -144,7 +147,7 @@ def build(name: str, family: str) -> tuple[nn.Module, dict[str, Any]]:
             _check_size(kind, config)
             torch.manual_seed(0)
             model = kind(config).eval().float()
-            return model, _inputs(model, config)
+            return model, find_inputs(model, config)
         except NotBuiltError as error:
             tried.append(str(error))
         except Exception as error:
@@ -153,7 +156,8 @@ def build(name: str, family: str) -> tuple[nn.Module, dict[str, Any]]:
     raise NotBuiltError(tried[0])
 
 
-def _class(name: str, family: str) -> Any:
+def class_of(name: str, family: str) -> Any:
+    """The class of a name, whether its package exports it or not."""
     found = getattr(library(), name, None)
     if found is None:
         auto = importlib.import_module(f"{library().__name__}.models.auto.configuration_auto")
@@ -188,13 +192,15 @@ def _check_size(kind: Any, config: Any) -> None:
         raise NotBuiltError(f"It has {count:,} parameters in the smallest configuration that was found.")
 
 
-def _inputs(model: nn.Module, config: Any) -> dict[str, Any]:
+def find_inputs(
+    model: nn.Module, config: Any, run: Callable[[nn.Module, dict[str, Any]], object] | None = None
+) -> dict[str, Any]:
     """The first of the candidates that the model runs on; real inputs before ids."""
     first = ""
     for inputs in _candidates(model, config):
         try:
             with torch.no_grad():
-                model(**inputs)
+                model(**inputs) if run is None else run(model, inputs)
         except Exception as error:
             first = first or f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         else:
@@ -301,7 +307,7 @@ def _images(names: Mapping[str, Any], config: Any) -> Iterator[dict[str, Any]]:
         s if isinstance(s, int) else max(s) if isinstance(s, (list, tuple)) and s else None for s in sides
     ]
     for side in dict.fromkeys([*(s for s in sides if s), PIXELS, 64, 224]):
-        if side > 256:
+        if side > _LARGEST_SIDE:
             continue
         image = torch.randn(ROWS, channels, side, side)
         yield {name: image}

@@ -28,7 +28,7 @@ from farfield.engine import Checkpoint, Engine, Progress, fingerprint, hold_fold
 from farfield.engine import engine as engine_named
 from farfield.errors import InvalidValueError
 
-__all__ = ["audit_all"]
+__all__ = ["audit_all", "choose_engine", "interruptible", "worker_limits"]
 
 _LEAST = 10**9
 """Bytes that a model may take at least, unless the caller says otherwise."""
@@ -200,7 +200,7 @@ def audit_all(
         root = Path(registry) if Path(registry).is_dir() else Path(registry).parent
     else:
         entries, root = tuple(registry), Path.cwd()
-    where, at_once = _engine(engine, workers, len(entries))
+    where, at_once = choose_engine(engine, workers, len(entries))
     place = None if out is None else Path(out).absolute()
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def audit_all(
         search=(str(Path.cwd()), *filter(None, sys.path)),
         certify=certify,
         time_limit=time_limit,
-        limits=_limits(memory_limit, at_once, sandbox, place),
+        limits=worker_limits(memory_limit, at_once, sandbox, place),
         certificates=_folder(place, "certificates", certify is not None),
         details=_folder(place, "details", details),
         store=store,
@@ -224,7 +224,7 @@ def audit_all(
         if place is not None:
             stack.enter_context(hold_folder(place))  # before anything in it is written anew
             writer = stack.enter_context(contextlib.closing(RowWriter(place / "audits.jsonl")))
-        stack.enter_context(_interruptible(children(task.run, task.limits)))
+        stack.enter_context(interruptible(children(task.run, task.limits)))
         for (number, entry, _), row in where.map(task, _Items(entries), progress=progress, ordered=False):
             reused += bool(row.pop("reused", False))
             made = _row(entry, row)
@@ -254,7 +254,7 @@ class _Items:
             yield number, entry, code(entry.builder) if entry.builder else None
 
 
-def _limits(memory: int | str | None, at_once: int, sandbox: bool, place: Path | None) -> Limits:
+def worker_limits(memory: int | str | None, at_once: int, sandbox: bool, place: Path | None) -> Limits:
     if sandbox and (reason := trouble()) is not None:
         raise InvalidValueError(
             f"There is no sandbox on this system: {reason}. Run it in a container instead."
@@ -267,7 +267,7 @@ def _limits(memory: int | str | None, at_once: int, sandbox: bool, place: Path |
     return Limits(size, sandbox, () if place is None else (str(place),))
 
 
-def _engine(name: str | Engine, workers: int | None, models: int) -> tuple[Engine, int]:
+def choose_engine(name: str | Engine, workers: int | None, models: int) -> tuple[Engine, int]:
     """The engine, and how many models are worked on at once on one machine."""
     if workers is not None and workers < 1:
         raise InvalidValueError(f"At least one worker is needed; got workers={workers}.")
@@ -344,7 +344,7 @@ def _row(entry: ModelEntry, fields: dict[str, Any]) -> AuditRow:
 
 
 @contextlib.contextmanager
-def _interruptible(workers: Children) -> Iterator[None]:
+def interruptible(workers: Children) -> Iterator[None]:
     """End the workers when the block ends; at once when it is interrupted, since an engine waits for its tasks."""
 
     def interrupt(*_: Any) -> None:

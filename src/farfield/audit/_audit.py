@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from farfield.audit._context import Context
 from farfield.audit._data_units import data_units
 from farfield.audit._result import Audit
 from farfield.audit.rules import run_rules
+from farfield.errors import InvalidValueError
 from farfield.graph import Program, capture, open_model
+from farfield.graph._node import InputKind
 from farfield.growth import analyze
 from farfield.growth._horizon import leaves, with_rows
 
@@ -30,6 +32,7 @@ def audit(
     name: str | None = None,
     rays: int = 6,
     codes: Sequence[str] | None = None,
+    kinds: Mapping[str, InputKind] | None = None,
 ) -> Audit:
     """Is this model bounded on all of Rⁿ, and if not, where does it escape?
 
@@ -53,6 +56,10 @@ def audit(
         How many rays ``.rays`` evaluates for the plot, when it is asked for; 0 for none.
     codes
         Only these rules; all by default.
+    kinds
+        Input name → ``"bounded"``, ``"boolean"`` (a mask of zeros and ones), ``"integer"`` (ids) or ``"real"``: what
+        you know of its values. The verdict then holds for such values, and says that it is your word. None for a
+        program that was captured already.
 
     Returns
     -------
@@ -71,7 +78,9 @@ def audit(
         example_inputs = (example_inputs,)
     source = model
     model, example_inputs = open_model(model, with_rows(example_inputs))
-    program = model if isinstance(model, Program) else capture(model, example_inputs)
+    if isinstance(model, Program) and kinds:
+        raise InvalidValueError("A program was captured already: give kinds to farfield.graph.capture.")
+    program = model if isinstance(model, Program) else capture(model, example_inputs, kinds=kinds)
     report = analyze(model, example_inputs, program=program, generator=generator)
     module = model if isinstance(model, nn.Module) else None
     tensors = tuple(leaves(example_inputs))
@@ -83,7 +92,10 @@ def audit(
         inputs=tensors,
         ray_count=rays,
         subject=_subject(model, program, name or (str(source) if isinstance(source, str | Path) else None)),
-        provenance=provenance({"rays": rays, "codes": None if codes is None else list(codes)}, seed=None),
+        provenance=provenance(
+            {"rays": rays, "codes": None if codes is None else list(codes), "kinds": dict(kinds or {})},
+            seed=None,
+        ),
         data=data_units(report, tensors),
     )
 

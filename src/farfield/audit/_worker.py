@@ -33,7 +33,7 @@ from farfield.audit._result import Audit
 from farfield.certify import UnboundedError, certify
 from farfield.growth import Status, Verdict
 
-__all__ = ["cut_or_growth", "main", "rehearse"]
+__all__ = ["cut_or_growth", "main", "message_of", "rehearse", "short"]
 
 IDLE = 120.0
 """Seconds without a request after which a worker goes; its parent starts another when it has one."""
@@ -126,7 +126,7 @@ def read(path: str) -> dict[str, Any]:
                 size += len(block)
     except (UnsafeFileError, OSError) as error:
         name = type(error.__cause__ or error).__name__
-        return {"stage": "read", "error": name, "message": _message(error)}
+        return {"stage": "read", "error": name, "message": message_of(error)}
     return {"bytes": size, "sha256": digest.hexdigest(), "seconds": time.monotonic() - begun}
 
 
@@ -154,7 +154,7 @@ def answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
             tell({"stage": stage, "row": {**row, "seconds": time.monotonic() - begun}})
             row |= _certified(model, inputs, result, float(request["certify"]), str(request["certificate"]))
     except (Exception, SystemExit) as error:
-        name, message = type(error).__name__, _message(error)
+        name, message = type(error).__name__, message_of(error)
         if isinstance(error, MemoryError) or any(words in message for words in _NO_MEMORY):
             name, message = "MemoryError", f"It needs more memory than the limit allows. {message}".strip()
         row |= {"stage": stage, "error": name, "message": message}
@@ -165,7 +165,7 @@ def summary(result: Audit) -> dict[str, Any]:
     """An audit as a row."""
     joint = [v for v in result.report.verdicts if v.input is None]
     telling = next(v for v in joint if v.status is result.verdict)
-    reason = _short(_reason(telling, result))
+    reason = short(_reason(telling, result))
     row: dict[str, Any] = {
         "verdict": result.verdict.name,
         "reason": f"{telling.output}: {reason}" if len(joint) > 1 else reason,
@@ -213,7 +213,7 @@ def _certified(model: Any, inputs: Any, result: Audit, seconds: float, stem: str
             found = certify(model, inputs, time_budget=seconds / len(outputs), output=output)
         except UnboundedError as error:
             # Bounded, and no number for it: that is an answer.
-            return {"note": _message(error)}
+            return {"note": message_of(error)}
         file = Path(f"{stem}.json" if len(outputs) == 1 else f"{stem}.{len(files)}.json")
         found.save(file)
         files.append(file.name)
@@ -227,11 +227,13 @@ def _certified(model: Any, inputs: Any, result: Audit, seconds: float, stem: str
     return row | ({"tightness": loosest} if math.isfinite(loosest) else {})
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """What an error says, on one line."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    return _short(text)
+    return short(text)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """The text, cut off where a row ends."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

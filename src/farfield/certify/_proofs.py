@@ -21,7 +21,7 @@ import base64
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -39,12 +39,13 @@ __all__ = [
     "NormMultipliers",
     "Proof",
     "SoftmaxProof",
+    "pack",
     "read_proof",
     "weakened",
 ]
 
 
-def _pack(values: Tensor, kind: str = "<f8") -> str:
+def pack(values: Tensor, kind: str = "<f8") -> str:
     """A tensor's entries as text."""
     raw = values.detach().numpy().astype(kind).tobytes()
     return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
@@ -144,7 +145,7 @@ class _Arrays:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         values = ((f.name, getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
-        return {name: _pack(value) for name, value in values if value is not None}
+        return {name: pack(value) for name, value in values if value is not None}
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,9 @@ class DualProof(_Proof):
     forms, products
         Rows of the matrix N of pairwise products, in order: the constant 1; t of every parametrized norm; then for
         every listed (node, a, b, c) the forms a·y + b·z + c ≥ 0 of all its entries. N is symmetric and not negative.
+    ranges
+        Node of a curve → multipliers that prove a smaller range of its arguments, as plain data
+        (:mod:`farfield.certify.checker._layers` says what they mean).
     """
 
     kind: ClassVar[str] = "dual"
@@ -215,6 +219,7 @@ class DualProof(_Proof):
     boxes: Mapping[str, BoxMultipliers]
     forms: tuple[tuple[str, float, float, float], ...]
     products: Tensor
+    ranges: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -224,7 +229,8 @@ class DualProof(_Proof):
             "joint": self.joint,
             **{name: {k: v.to_dict() for k, v in part.items()} for name, part in parts.items()},
             "forms": [list(form) for form in self.forms],
-            "products": _pack(self.products, "<f4"),
+            "products": pack(self.products, "<f4"),
+            **({"ranges": dict(self.ranges)} if self.ranges else {}),
         }
 
     @classmethod
@@ -245,6 +251,7 @@ class DualProof(_Proof):
             {k: BoxMultipliers(**_tensors(v)) for k, v in data["boxes"].items()},
             tuple((str(n), float(a), float(b), float(c)) for n, a, b, c in data["forms"]),
             products.reshape(size, size),
+            dict(data.get("ranges", {})),
         )
 
 

@@ -41,6 +41,15 @@ def _fails(result: Audit, conditions: list[str]) -> bool:
     return bool(codes & set(conditions))
 
 
+def _kinds(words: list[str]) -> dict[str, Any]:
+    from farfield.errors import InvalidValueError
+
+    for word in words:
+        if "=" not in word:
+            raise InvalidValueError(f"--kind is name=kind, such as attention_mask=boolean; got {word!r}.")
+    return dict(word.split("=", 1) for word in words)
+
+
 def audit(
     target: Target = None,
     builder: Builder = None,
@@ -50,6 +59,14 @@ def audit(
         list[str] | None,
         typer.Option(
             "--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat for several."
+        ),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            help="What you know of an input: name=bounded, name=boolean (a mask of zeros and ones), name=integer "
+            "(ids) or name=real. Repeat for several.",
         ),
     ] = None,
     data: Annotated[
@@ -93,7 +110,9 @@ def audit(
         model.eval()
     examples = tuple(example_input(spec) for spec in inputs or ()) if data is None else rows_for(model, data)
     # Rays are drawn on a page and listed in JSON; nobody else waits for them.
-    result = run(model, examples, name=target, rays=6 if as_json or html is not None else 0)
+    result = run(
+        model, examples, name=target, rays=6 if as_json or html is not None else 0, kinds=_kinds(kinds or [])
+    )
     found: dict[str, Any] = result.to_dict()
     found["subject"] |= {
         "target": words,

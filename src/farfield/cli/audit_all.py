@@ -13,7 +13,7 @@ import typer
 from farfield.cli._session import check_folder
 
 if TYPE_CHECKING:
-    from farfield.audit import AuditTable
+    from farfield.audit import AuditTable, Census
 
 __all__ = ["audit_all"]
 
@@ -109,6 +109,19 @@ def audit_all(
             "the models."
         ),
     ] = None,
+    structure_only: Annotated[
+        bool,
+        typer.Option(
+            "--structure-only",
+            help="Read no weights: a verdict for every architecture, from config.json and safetensors headers.",
+        ),
+    ] = False,
+    spot_check: Annotated[
+        int,
+        typer.Option(
+            help="With --structure-only: compute one model in so many for itself; 0 for none.", min=0
+        ),
+    ] = 50_000,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute finished rows again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows, one JSON object a line.")] = False,
 ) -> None:
@@ -122,6 +135,36 @@ def audit_all(
     conditions = _conditions([w for words in (fail_on or ["unbounded,error"]) for w in words.split(",")])
 
     check_folder(out)
+    if structure_only:
+        for name, given in {
+            "--certify": certify,
+            "--pages": pages,
+            "--repair": repair,
+            "--sandbox": sandbox,
+        }.items():
+            if given:
+                raise typer.BadParameter(f"{name} needs weights, and --structure-only reads none.")
+        from farfield.audit import census
+        from farfield.engine import bar
+
+        with bar("census") as progress:
+            found = census(
+                registry,
+                out=out,
+                inputs=inputs or (),
+                builder=builder,
+                spot_check=spot_check,
+                time_limit=time_limit,
+                memory_limit=memory_limit,
+                engine=engine,
+                workers=workers,
+                fresh=fresh,
+                progress=progress,
+            )
+        _print_census(found, as_json)
+        if any(count and name.lower() in conditions for name, count in found.counts.items()):
+            raise typer.Exit(1)
+        return
     from farfield.audit import audit_all as run
     from farfield.engine import bar
     from farfield.report import write_index
@@ -163,6 +206,20 @@ def audit_all(
     typer.echo(f"wrote {files[0]} and the table beside it", err=True)
     if _fails(table, conditions):
         raise typer.Exit(1)
+
+
+def _print_census(found: Census, as_json: bool) -> None:
+    if as_json:
+        for record in found.architectures:
+            typer.echo(json.dumps(dict(record), ensure_ascii=False, allow_nan=False))
+    else:
+        for record in found.architectures[:20]:
+            said = record["verdict"] or f"ERROR {record['error']}"
+            typer.echo(
+                f"{record['models']:>9,}  {said:9}  {record['architecture']}: {record['reason'] or record['message']}"
+            )
+        typer.echo(str(found))
+    typer.echo(f"wrote {found.folder / 'audits'} and {found.folder / 'architectures.jsonl'}", err=True)
 
 
 def _repair(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from farfield.engine._checkpoint import Checkpoint
-from farfield.engine._fill import as_matrix, check_tiles, write_tile
+from farfield.engine._fill import WriteTask, as_matrix, check_tiles, write_tile
 from farfield.engine._resident import KeptHere, Resident
 from farfield.engine._task import NumberedBatches, NumberedTask, TrackedTask
 from farfield.engine._tile import Tile
@@ -62,6 +62,11 @@ class Engine(ABC):
         are the same as for one task after the other.
         """
         return 1
+
+    @property
+    def in_process(self) -> bool:
+        """Whether tasks run in the calling process, and so may write to its memory."""
+        return False
 
     @property
     def memories(self) -> int:
@@ -316,7 +321,8 @@ class Engine(ABC):
             that no tile covers stay as they are.
         task
             Gives a tensor of the shape of its tile, after the leading axes of ``out`` if any, and of the dtype of
-            ``out``, on any device.
+            ``out``, on any device. One with a method ``write(tile, out)`` writes into ``out`` itself where it runs in
+            this process and there is no checkpoint.
         tiles
             From :func:`tiles`.
         symmetric
@@ -344,6 +350,13 @@ class Engine(ABC):
         todo = tuple(tiles)
         matrix = as_matrix(out)
         check_tiles(matrix, todo, symmetric)
+        if hasattr(task, "write") and self.in_process and checkpoint is None and matrix.dim() == 2:
+            written = WriteTask(task, matrix, symmetric)
+            for _ in self.map(written, todo, progress=progress, ordered=False):
+                pass
+            if isinstance(out, np.memmap):
+                out.flush()
+            return matrix
         found = self.map(task, todo, checkpoint=checkpoint, progress=progress, ordered=False)
         with contextlib.closing(found) as results:
             for tile, result in results:

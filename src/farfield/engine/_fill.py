@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +14,37 @@ from torch import Tensor
 from farfield.engine._tile import Tile
 from farfield.errors import InvalidValueError
 
-__all__ = ["as_matrix", "check_tiles", "write_tile"]
+__all__ = ["TileWriter", "WriteTask", "as_matrix", "check_tiles", "write_tile"]
+
+
+class TileWriter(Protocol):
+    """A task that can also write a tile where it belongs, which spares a copy."""
+
+    def __call__(self, tile: Tile, /) -> Tensor:
+        """The tile."""
+        ...
+
+    def write(self, tile: Tile, out: Tensor, /) -> None:
+        """The tile into a tensor of its shape, dtype and device."""
+        ...
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """A writer's tile into its place in a matrix of this process, and into its mirror image."""
+
+    writer: TileWriter
+    matrix: Tensor
+    symmetric: bool
+
+    def __call__(self, tile: Tile) -> None:
+        place = self.matrix[tile.row_slice, tile.column_slice]
+        self.writer.write(tile, place)
+        if self.symmetric and tile.on_diagonal:
+            below = torch.ones(tile.shape, dtype=torch.bool, device=place.device).tril(-1)
+            place.copy_(torch.where(below, place.mT, place))
+        elif self.symmetric:
+            self.matrix[tile.column_slice, tile.row_slice] = place.mT
 
 
 def as_matrix(out: Tensor | NDArray[Any]) -> Tensor:

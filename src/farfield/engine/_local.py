@@ -53,6 +53,11 @@ class LocalEngine(Engine):
         """All workers. See :attr:`Engine.sharing`."""
         return self.workers
 
+    @property
+    def in_process(self) -> bool:
+        """Yes. See :attr:`Engine.in_process`."""
+        return True
+
     def run(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Results of a task, in the order of the items. See :meth:`Engine.run`.
 

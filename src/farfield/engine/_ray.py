@@ -333,7 +333,9 @@ def _ended(ray: Any, watch: cluster.Watch, references: list[Any]) -> list[Any]:
     while not ready:
         watch.look()
         ready = ray.wait(references, num_returns=1, timeout=_ALIVE)[0]
-    return list(ray.wait(references, num_returns=len(references), timeout=0)[0])
+    # Asked again, Ray may not have it at hand: a full store spills results to disk at any moment.
+    now = ray.wait(references, num_returns=len(references), timeout=0)[0]
+    return [*ready, *(reference for reference in now if reference not in ready)]
 
 
 def _too_large(said: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield._regular_file import UnsafeFileError
-from farfield.errors import FarfieldError, InvalidValueError
+from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
 from farfield.graph._archive import read_program
 from farfield.graph._export import export_model, exported_modules, lower_exported
 from farfield.graph._faithful import spread_rows
@@ -46,6 +46,7 @@ def capture(
     dynamic_batch: bool = True,
     prefer: CaptureMethod = "export",
     kinds: Mapping[str, InputKind] | None = None,
+    open_weights: bool = False,
 ) -> Program:
     """Capture what a model computes as a :class:`Program`.
 
@@ -70,7 +71,11 @@ def capture(
         program with one unknown node. ``program.capture`` says which it was, ``program.unseen`` what was
         lost.
     kinds
-        Input name → ``"bounded"``, for inputs that are known to stay in a bounded set (pixels, angles).
+        Input name → what is known of its values: ``"bounded"``, for inputs that stay in a bounded set (pixels,
+        angles); ``"boolean"`` for masks of zeros and ones; ``"integer"`` for ids; ``"real"`` for any number.
+    open_weights
+        Leave the values of parameters and buffers open: their nodes are constants without a tensor. What is then
+        proved holds for whatever finite values they have, and nothing in them is read. Such a program can't be run.
 
     Returns
     -------
@@ -91,6 +96,9 @@ def capture(
     ['linear', 'layer_norm']
     """
     wanted: Mapping[str, InputKind] = dict(kinds or {})
+    for kind in wanted.values():
+        if kind not in get_args(InputKind):
+            raise UnknownNameError("kind of input", kind, get_args(InputKind))
     if is_onnx(model):
         model, example_inputs = open_model(model, example_inputs, rows=2 if dynamic_batch else 1)
     elif isinstance(model, str | Path):
@@ -113,6 +121,8 @@ def capture(
             f"kinds names the inputs {unknown}, which this model doesn't have; it has "
             f"{[spec.name for spec in program.inputs]}."
         )
+    if open_weights:
+        program = _opened(program, model)
     program = recognise(simplify(fold(program)))
     return _with_notes(program, model, example_inputs) if isinstance(model, OnnxModule) else program
 
@@ -147,6 +157,20 @@ def _captured(
     _check_that_it_runs(model, args, kwargs)
     opaque = walk_modules(model, args, kwargs, kinds)
     return replace(opaque, unseen=(*lost, *opaque.unseen))
+
+
+def _opened(program: Program, model: nn.Module | ExportedProgram) -> Program:
+    """Without the values of parameters and buffers; what the model's code writes as numbers stays."""
+    stored = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
+    if isinstance(model, nn.Module):
+        stored |= {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        stored |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    left = {
+        name: value
+        for name, value in program.constants.items()
+        if program.constant_names.get(name) not in stored
+    }
+    return replace(program, constants=left)
 
 
 def _takes_rows(program: Program, example: Any) -> bool:

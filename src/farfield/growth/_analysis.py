@@ -126,7 +126,7 @@ def extents(
         if forced is not None and node.name in forced:
             table[node.name] = forced[node.name]
         elif node.role == "constant":
-            table[node.name] = constant_extent(program.constants[node.name], node.name)
+            table[node.name] = _constant_extent(program, node)
         elif node.role == "input":
             table[node.name] = _input_extent(specs[node.name], node.name in moving)
         else:
@@ -176,15 +176,32 @@ def _fixed(extent: Extent) -> Extent:
 
 def _input_extent(spec: InputSpec, moving: bool) -> Extent:
     if spec.kind == "boolean":
-        return interval(0.0, 1.0) if not moving else Extent(BOUNDED, BOUNDED, 0.0, 1.0)
+        mask = interval(0.0, 1.0) if not moving else Extent(BOUNDED, BOUNDED, 0.0, 1.0)
+        word = Reason(spec.name, f"input {spec.name!r} is declared a mask of zeros and ones")
+        return mask if spec.dtype == torch.bool else mask.assuming(word)
     if not moving:
         return Extent(CONSTANT, CONSTANT)
     if spec.kind == "real":
         return Extent(LINEAR, LINEAR)
-    said = "integers" if spec.kind == "integer" else "declared bounded"
-    return Extent(BOUNDED, BOUNDED).assuming(
-        Reason(spec.name, f"input {spec.name!r} is bounded by nature ({said})")
-    )
+    said = "is bounded by nature (integers)"
+    if spec.kind == "bounded":
+        said = "is bounded by nature (declared bounded)"
+    elif spec.dtype.is_floating_point:
+        said = "is declared to hold ids, of which there are finitely many"
+    return Extent(BOUNDED, BOUNDED).assuming(Reason(spec.name, f"input {spec.name!r} {said}"))
+
+
+def _constant_extent(program: Program, node: Node) -> Extent:
+    if (tensor := program.constants.get(node.name)) is not None:
+        return constant_extent(tensor, node.name)
+    if node.dtype == torch.bool:
+        return Extent(CONSTANT, CONSTANT, 0.0, 1.0)
+    stored = program.constant_names.get(node.name, "")
+    if stored.rpartition(".")[2] == "running_var":
+        return Extent(CONSTANT, CONSTANT, 0.0).assuming(
+            Reason(node.name, "running variances are not negative")
+        )
+    return Extent(CONSTANT, CONSTANT)  # a weight whose value was left open: any finite number
 
 
 def constant_extent(tensor: Tensor, name: str) -> Extent:

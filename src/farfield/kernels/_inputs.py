@@ -12,7 +12,15 @@ from torch import Tensor
 from farfield.errors import InvalidValueError
 from farfield.kernels._state import NOTHING_TO_DIVIDE_BY, KernelState
 
-__all__ = ["Rows", "angles", "embed", "half_angle_squares", "normalize_inputs", "separate_pairs"]
+__all__ = [
+    "Rows",
+    "angles",
+    "embed",
+    "half_angle_squares",
+    "normalize_inputs",
+    "separate_pairs",
+    "separation",
+]
 
 _NEAR = 4e-6
 """Below this value of sin²(θ/2) a product of rounded unit vectors no longer fixes θ to 1e-13: differences are
@@ -99,6 +107,16 @@ def _repair(square: Tensor, u: Tensor, v: Tensor, sign: float) -> None:
         b = tuple(k[part] for k in batch)
         total = pairs_u[(*b, i[part])] + sign * pairs_v[(*b, j[part])]
         square[(*b, i[part], j[part])] = 0.25 * (total * total).sum(-1)
+
+
+def separation(u: Tensor, v: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """The angles of the pairs (u_i, v_j) of unit vectors, without cancellation: shape (k,)."""
+    found = [
+        2.0 * torch.atan2(torch.linalg.vector_norm(a - b, dim=-1), torch.linalg.vector_norm(a + b, dim=-1))
+        for part in torch.arange(len(i), device=i.device).split(1 << 18)
+        for a, b in [(u[i[part]], v[j[part]])]
+    ]
+    return torch.cat(found)
 
 
 class _Angles(torch.autograd.Function):

@@ -15,9 +15,10 @@ from farfield import engine as engines
 from farfield._typing import Float
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.kernels import _program as program
+from farfield.kernels._block import TableTile
 from farfield.kernels._inputs import Rows, embed, normalize_inputs, separate_pairs
 from farfield.kernels._layers import Identity, Layer, LayerNorm, Residual
-from farfield.kernels._program import KernelKind, Parts, TableTile, WalkTile
+from farfield.kernels._program import KernelKind, Parts, WalkTile
 from farfield.kernels._state import KernelState
 from farfield.kernels._supremum import sup_diagonal
 from farfield.kernels._table import Interpolant, fit, refit
@@ -25,8 +26,10 @@ from farfield.kernels._table import Interpolant, fit, refit
 __all__ = ["KernelFunction", "NetworkKernel"]
 
 _TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
-_SIDE = 256
-"""Side of a tile: its temporaries stay in a processor's cache, and Python's share of the time stays small."""
+_SIDE, _HALF = 1024, 256
+"""Side of a tile, and of one of a symmetric matrix, where half of each on the diagonal is work for nothing."""
+_MANY = 1 << 20
+"""Entries from which on several workers pay."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,11 @@ class NetworkKernel:
             rows1 = self._rows(x1)
             rows2 = rows1 if x2 is None else self._rows(x2)
             task = self._task(kind, rows1, rows2, dtype)
-            side = min(_SIDE, engines.tile_height(memory=memory, bytes_per_entry=_bytes(task), cache=None))
+            where = _workers(engine, len(rows1) * len(rows2))
+            height = engines.tile_height(
+                memory=memory, bytes_per_entry=_bytes(task), workers=where.sharing, cache=None
+            )
+            side = min(_HALF if symmetric else _SIDE, height)
             tiles = engines.tiles(len(rows1), len(rows2), height=side, symmetric=symmetric)
             if out is None:
                 out = engines.empty_matrix(len(rows1), len(rows2), dtype=dtype, device=x1.device)
@@ -165,9 +172,7 @@ class NetworkKernel:
             kept = engines.Checkpoint.at(
                 checkpoint, lambda: ("kernel", kind, self._direct(kind, x1[:16], None, dtype), x1, x2, side)
             )
-            matrix = engines.engine(engine).fill(
-                out, task, tiles, symmetric=symmetric, checkpoint=kept, progress=progress
-            )
+            matrix = where.fill(out, task, tiles, symmetric=symmetric, checkpoint=kept, progress=progress)
             if symmetric and len(rows1):
                 matrix.diagonal().copy_(self.diagonal(x1, kind))
         return matrix
@@ -398,6 +403,17 @@ def _span(rows1: Rows, rows2: Rows) -> tuple[float, float]:
         if not both:
             return 1.0, 1.0
         return min(float(q.min()) for q in both), max(float(q.max()) for q in both)
+
+
+def _workers(engine: str | engines.Engine, entries: int) -> engines.Engine:
+    """The engine; where none is asked for and torch has several threads, as many workers with one thread each.
+
+    A pass over a block that fits the cache is too short to be divided among threads.
+    """
+    threads = torch.get_num_threads()
+    if engine == "auto" and threads > 1 and entries >= _MANY:
+        return engines.local(threads, threads=1)
+    return engines.engine(engine)
 
 
 def _bytes(task: TableTile | WalkTile) -> int:

@@ -10,17 +10,14 @@ from torch import Tensor
 
 from farfield.engine import Tile
 from farfield.errors import InvalidValueError
-from farfield.kernels._inputs import Rows, angles, half_angle_squares
+from farfield.kernels._inputs import Rows, angles
 from farfield.kernels._layers import Activate, Dense, Identity, Layer, LayerNorm, RMSNorm
 from farfield.kernels._state import KernelState
 from farfield.kernels._table import Interpolant
 
-_OBTUSE = 0.99
-"""Up to this value of sin²(θ/2) its complement to 1 is right in float32."""
-
 _LARGE = 2.0**100
 
-__all__ = ["KernelKind", "Parts", "TableTile", "WalkTile", "above", "split", "walk"]
+__all__ = ["KernelKind", "Parts", "WalkTile", "above", "split", "walk"]
 
 KernelKind: TypeAlias = Literal["nngp", "ntk"]
 """Which kernel of a network: ``"nngp"``, of its outputs before training, or ``"ntk"``, of its gradients."""
@@ -195,52 +192,3 @@ class WalkTile:
         if state.ntk is not None and len(self.table.coefficients) > 1:
             value = value + self.table(state.theta, 1) * state.ntk
         return value.to(self.dtype)
-
-
-@dataclass(frozen=True)
-class TableTile:
-    """Task: one tile from the angles between the inputs alone, at a cost that does not depend on depth.
-
-    In float32 the product of unit vectors and the two half-angle squares are still taken in float64, which
-    costs a tenth: θ is then right to float32's last digit even for points 1e-7 apart.
-    """
-
-    table: Interpolant
-    dtype: torch.dtype
-    unit1: Tensor
-    unit2: Tensor
-    scale1: Tensor | None = None
-    scale2: Tensor | None = None
-
-    def __call__(self, tile: Tile) -> Tensor:
-        """The tile's entries."""
-        u, v = self.unit1[tile.row_slice], self.unit2[tile.column_slice]
-        sine, cosine = _half_angles(u, v, self.dtype)
-        a = self.table.strength
-        # x = 2(1 + a)·sin/(a + a·cos + sin) − 1, in place.
-        torch.add(sine, cosine, alpha=a, out=cosine).add_(a)
-        x = torch.add(_scalar(-1.0, sine), sine.div_(cosine), alpha=2.0 * (1.0 + a), out=sine)
-        value = self.table.evaluate_(x, 0, cosine)
-        if self.scale1 is not None and self.scale2 is not None:
-            value.mul_(self.scale1[tile.row_slice, None]).mul_(self.scale2[tile.column_slice])
-        return value
-
-
-def _half_angles(u: Tensor, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """sin(θ/2) and cos(θ/2) of every pair, in tensors of their own."""
-    if dtype == torch.float64:
-        sine2, cosine2 = half_angle_squares(u, v)
-        return sine2.clamp_(min=0).sqrt_(), cosine2.clamp_(min=0).sqrt_()
-    # Rounding could make a square negative; 1e-15 more, which moves no angle by a float32's last digit, spares
-    # a pass.
-    sine2 = torch.addmm(u.new_full((1, 1), 0.5 + 1e-15), u, v.T, alpha=-0.5)
-    sine = sine2.to(dtype)
-    if float(sine.amax()) < _OBTUSE:
-        cosine = torch.sub(_scalar(1.0, sine), sine)
-    else:
-        cosine = sine2.neg_().add_(1.0).to(dtype).clamp_(min=0)
-    return sine.sqrt_(), cosine.sqrt_()
-
-
-def _scalar(value: float, like: Tensor) -> Tensor:
-    return torch.tensor(value, dtype=like.dtype, device=like.device)

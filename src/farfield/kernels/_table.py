@@ -3,11 +3,11 @@ r"""One-scalar compression: everything above the first norm, as a short polynomi
 Above a norm every input has the same mean square, so K and Θ of the output depend on the angle θ alone (and
 affinely on the tangent kernel that enters). Each layer is analytic in θ on [0, π]. The polynomial's variable is
 
-.. math:: x(\theta) = \frac{2(1+a)\,v}{v + a} - 1 \in [-1, 1], \qquad v = \tan\frac\theta4
-          = \frac{\sin\frac\theta2}{1+\cos\frac\theta2},
+.. math:: x(\theta) = \frac{2(1+a)\,v}{v + a} - 1 \in [-1, 1], \qquad v = \frac\theta\pi,
 
-two square roots and a division instead of an arccosine. Small a gathers the nodes at θ = 0, where a deep kernel
-has its peak: it halves the degree at depth 50, and it keeps the coefficients in powers of x as small as the
+the angle itself for a = ∞, which is what shallow networks take: the arcsine of the product of two unit vectors, up
+to a factor that goes into the coefficients. Small a gathers the nodes at θ = 0, where a deep kernel has its peak:
+three more passes, and half the degree at depth 50. Either way the coefficients in powers of x are as small as the
 function itself, so that Horner's rule is as good as Clenshaw's.
 """
 
@@ -27,9 +27,11 @@ from farfield.errors import InvalidValueError, PrecisionError
 from farfield.gaussian._interpolant import clenshaw
 from farfield.gaussian.angular import to_coefficients
 
-__all__ = ["Interpolant", "fit", "position"]
+__all__ = ["Interpolant", "fit", "horner_", "position"]
 
-_STRENGTHS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 4.0)
+_STRENGTHS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, math.inf)
+_MAP = 4
+"""Degrees that a finite strength must save: the map takes three passes, a division among them."""
 _LARGEST_DEGREE = 256
 _NEGLIGIBLE = 1e-20
 """A function below this share of the largest one in its stack need not be resolved: it never shows."""
@@ -39,13 +41,17 @@ _CANCELS = 1e6
 
 
 def _angle_of(x: Tensor, strength: float) -> Tensor:
+    if strength == math.inf:
+        return 0.5 * math.pi * (x + 1.0)
     y = 0.5 * (x + 1.0) / (1.0 + strength)
-    return 4.0 * torch.atan(strength * y / (1.0 - y))
+    return math.pi * strength * y / (1.0 - y)
 
 
 def position(theta: Tensor, strength: float) -> Tensor:
     """x(θ) ∈ [−1, 1], differentiable."""
-    v = torch.tan(theta / 4.0)
+    v = theta / math.pi
+    if strength == math.inf:
+        return 2.0 * v - 1.0
     return 2.0 * (1.0 + strength) * v / (v + strength) - 1.0
 
 
@@ -73,7 +79,7 @@ class Interpolant:
     Parameters
     ----------
     strength
-        a, the map's parameter.
+        a, the map's parameter; ∞ for the angle itself.
     coefficients
         Chebyshev coefficients, float64, shape (functions, degree + 1).
     error
@@ -97,17 +103,15 @@ class Interpolant:
         detached = self.coefficients.detach().cpu()
         return (detached @ _to_powers(self.degree).T).tolist()
 
+    def horner(self, function: int, scale: float, like: Tensor) -> tuple[Tensor, ...]:
+        """Coefficients in powers of w = x/scale, the constant one first, as 0-dimensional tensors."""
+        terms = [c * scale**k for k, c in enumerate(self._monomials[function])]
+        return torch.tensor(terms, dtype=like.dtype, device=like.device).unbind()
+
     def evaluate_(self, x: Tensor, function: int, out: Tensor) -> Tensor:
-        """The polynomial at x ∈ [−1, 1] into ``out``; no gradients, no memory beyond two rows of scratch."""
+        """The polynomial at x ∈ [−1, 1] into ``out``; no gradients, no memory beyond ``out`` with Horner's rule."""
         if self.powers:
-            terms = self._monomials[function]
-            if len(terms) == 1:
-                return out.fill_(terms[0])
-            constants = torch.tensor(terms, dtype=x.dtype, device=x.device).unbind()
-            torch.add(constants[-2], x, alpha=terms[-1], out=out)
-            for c in constants[-3::-1]:
-                torch.addcmul(c, out, x, out=out)
-            return out
+            return horner_(self.horner(function, 1.0, x), x, out, out)
         return out.copy_(clenshaw(self.coefficients[function].detach().to(x), x))
 
     def __call__(self, theta: Tensor, function: int = 0) -> Tensor:
@@ -115,6 +119,18 @@ class Interpolant:
         x = position(theta, self.strength)
         value: Tensor = _Polynomial.apply(x, self.coefficients[function].to(x))  # type: ignore[no-untyped-call]
         return value
+
+
+def horner_(terms: tuple[Tensor, ...], w: Tensor, partial: Tensor, out: Tensor) -> Tensor:
+    """A polynomial in w by Horner's rule: sums in ``partial``, in place, and the last of them in ``out``."""
+    if len(terms) == 1:
+        return out.copy_(terms[0].expand_as(out))
+    if len(terms) == 2:
+        return torch.addcmul(terms[0], terms[1], w, out=out)
+    torch.addcmul(terms[-2], terms[-1], w, out=partial)
+    for c in terms[-3:0:-1]:
+        torch.addcmul(c, partial, w, out=partial)
+    return torch.addcmul(terms[0], partial, w, out=out)
 
 
 class _Polynomial(torch.autograd.Function):
@@ -171,6 +187,11 @@ def _measure(
     return by_series, float(((horner - at_low).abs().amax(-1) / scales).max())
 
 
+def _cost(degree: int, k: int) -> int:
+    """Passes over the entries."""
+    return degree + (_MAP if _STRENGTHS[k] < math.inf else 0)
+
+
 def fit(
     functions: Callable[[Tensor], Tensor], *, tolerance: float, dtype: torch.dtype = torch.float64
 ) -> Interpolant:
@@ -213,21 +234,24 @@ def fit(
     size = (series / scales[:, None, None]).abs().amax(0)
     beyond = (size * size).flip(-1).cumsum(-1).flip(-1).sqrt()
     needed = (beyond > 0.25 * tolerance).sum(-1).tolist()
-    order = sorted((degree, k) for k, degree in enumerate(needed) if degree <= _LARGEST_DEGREE - 8)
+    # The cheapest first, from a little below what the tail of the series asks for: every degree is a pass over the
+    # entries, and a map of the angle costs as much as _MAP of them.
+    order = [(degree, k) for k, degree in enumerate(needed) if degree <= _LARGEST_DEGREE - 8]
+    order = sorted(order, key=lambda tried: _cost(*tried))[:4]
     reached = math.inf
     spare: Interpolant | None = None
-    for more in (0, 3, 8):
-        for degree, k in order[:4]:
-            coefficients = series[:, k, : max(degree + more, 2)].clone()
-            tried = Interpolant(_STRENGTHS[k], coefficients, math.inf, True)
-            by_series, horner = _measure(functions, tried, scales, dtype)
-            reached = min(reached, by_series, horner)
-            if horner <= tolerance:
-                return Interpolant(_STRENGTHS[k], coefficients, horner, True)
-            if by_series <= tolerance and spare is None:
-                spare = Interpolant(_STRENGTHS[k], coefficients, by_series, False)
-        if spare is not None:
-            return spare
+    tries = [(max(degree + more, 2), k, more) for degree, k in order for more in (-2, -1, 0, 3, 8)]
+    for degree, k, more in sorted(tries, key=lambda tried: _cost(*tried[:2])):
+        coefficients = series[:, k, :degree].clone()
+        tried = Interpolant(_STRENGTHS[k], coefficients, math.inf, True)
+        by_series, horner = _measure(functions, tried, scales, dtype)
+        reached = min(reached, by_series, horner)
+        if horner <= (tolerance if more >= 0 else 0.5 * tolerance):
+            return Interpolant(_STRENGTHS[k], coefficients, horner, True)
+        if more >= 0 and by_series <= tolerance and spare is None:
+            spare = Interpolant(_STRENGTHS[k], coefficients, by_series, False)
+    if spare is not None:
+        return spare
     if not order:
         reached = float(beyond[:, -8].min())
     raise PrecisionError(

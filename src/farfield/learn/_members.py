@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from farfield.learn._scaling import Scaling
 from farfield.nn import GroupedLayerNorm, Project, RangeHead
 
-__all__ = ["Ensemble", "OutputUnits", "Standardised", "evaluate", "range_head", "tempered"]
+__all__ = ["KNEE", "Ensemble", "OutputUnits", "Standardised", "evaluate", "range_head", "tempered"]
+
+KNEE = 0.1
+"""Share of a range at either end in which its head bends; between them it is the identity."""
 
 
 class _Columns(nn.Module):
@@ -51,7 +54,7 @@ def range_head(low: Tensor, high: Tensor) -> nn.Sequential:
     """Keeps output k in [low_k, high_k], whatever the units: a head of range [−1, 1] between two scalings."""
     middle, half = (low + high) / 2, (high - low) / 2
     return nn.Sequential(
-        OutputUnits(-middle / half, 1 / half), RangeHead(-1.0, 1.0), OutputUnits(middle, half)
+        OutputUnits(-middle / half, 1 / half), RangeHead(-1.0, 1.0, knee=KNEE), OutputUnits(middle, half)
     )
 
 

@@ -10,6 +10,8 @@ from farfield.learn._scaling import Array
 
 __all__ = ["Spread"]
 
+_SHARE, _DEVIATIONS = 0.9, 1.645
+"""Of a Gaussian's errors so many are within so many standard deviations."""
 _RATIOS = np.concatenate([[0.0], np.logspace(-2, 3, 41)])
 """Values of k·mean(v)/a that are tried."""
 
@@ -34,10 +36,17 @@ class Spread:
 
     @classmethod
     def of(cls, errors: Array, disagreement: Array, weights: Array | None = None) -> Spread:
-        """Maximum likelihood for Gaussian errors, given errors and variances over members, shapes (rows, outputs)."""
+        """Maximum likelihood for Gaussian errors, given errors and variances over members, shapes (rows, outputs).
+
+        Both are then scaled together so that ±1.645 deviations hold 90 % of the errors, counted as split conformal
+        prediction counts: ⌈0.9·(rows + 1)⌉ of them.
+        """
         share = np.ones(len(errors)) if weights is None else weights
         found = np.array(
-            [_fitted(e**2, v, share) for e, v in zip(errors.T, disagreement.T, strict=True)]
+            [
+                _scaled(e**2, v, share, *_fitted(e**2, v, share))
+                for e, v in zip(errors.T, disagreement.T, strict=True)
+            ]
         ).reshape(-1, 2)
         return cls(found[:, 0], found[:, 1], len(errors))
 
@@ -59,3 +68,15 @@ def _fitted(squares: Array, v: Array, share: Array) -> tuple[float, float]:
     likelihood = np.log(floor) + np.average(np.log(shape), axis=1, weights=share)
     best = int(likelihood.argmin())
     return float(floor[best]), float(floor[best] * _RATIOS[best] / mean)
+
+
+def _scaled(squares: Array, v: Array, share: Array, floor: float, factor: float) -> tuple[float, float]:
+    expected = floor + factor * v
+    if not (expected > 0.0).all():
+        return floor, factor
+    ratios = squares / expected
+    order = np.argsort(ratios)
+    counted = np.cumsum(share[order]) * (len(share) / share.sum())
+    at = min(int(np.searchsorted(counted, _SHARE * (len(share) + 1) - 1e-9)), len(share) - 1)
+    times = float(ratios[order[at]]) / _DEVIATIONS**2
+    return floor * times, factor * times

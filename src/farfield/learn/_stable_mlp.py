@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from farfield._budget import Budget
 from farfield.errors import InvalidValueError
 from farfield.learn._far_away import FarAway
-from farfield.learn._members import evaluate, range_head
+from farfield.learn._members import KNEE, evaluate, range_head
 from farfield.learn._protected import FarFieldChoice, outer_rows, protected
 from farfield.learn._scaling import Array
 from farfield.learn._sklearn import (
@@ -35,7 +35,7 @@ __all__ = ["StableMLP"]
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 40, 200
 """What ``max_epochs="auto"`` means: epochs for about so many steps, within these limits."""
 _LEAST_BATCH, _MOST_BATCH, _BATCHES = 64, 256, 16
-"""What ``batch_size="auto"`` means: so many batches an epoch, of a size within these limits."""
+"""What ``batch_size="auto"`` means: so many equal batches an epoch, of about a size within these limits."""
 _VALIDATED = 50
 """Rows from which ``early_stopping="auto"`` holds some of them out: of fewer, a tenth says nothing."""
 _DOUBLE = 200
@@ -236,12 +236,14 @@ class StableMLP(FarAway):
             dtype=dtype,
         ).to(dtype)  # a norm or an activation of one's own has its own
         limits = self._limits(task.outputs)
-        return net if limits is None else nn.Sequential(net, range_head(*(v.to(dtype) for v in limits)))
+        if limits is None or _needs_no_head(task, *limits):
+            return net
+        return nn.Sequential(net, range_head(*(v.to(dtype) for v in limits)))
 
     def _finished(self, model: nn.Module, task: _Task, kind: str) -> nn.Module:
         """A trained member in float64, with its protections and exact limits of its range."""
         limits = self._limits(task.outputs)
-        net = (model if limits is None else next(model.children())).double()
+        net = (model if isinstance(model, MLP) else next(model.children())).double()
         if kind == "cap":
             net = protected(net, torch.from_numpy(task.inputs))
         if limits is None:
@@ -300,12 +302,21 @@ class StableMLP(FarAway):
         if self.batch_size != "auto":
             return None if self.batch_size is None else int(self.batch_size)
         size = min(max(count // _BATCHES, _LEAST_BATCH), _MOST_BATCH)
+        batches = max(
+            round(count / size), 1
+        )  # all of a size: a few rows left over cost a step, and say little
+        size = -(-count // batches)
         while norm == "batch" and count % size == 1 and size < count:
             size += 1  # one row has no variance
         return size
 
     def _rows(self, count: int, seeds: Array) -> tuple[Tensor, Tensor | None]:
-        """Numbers of the rows each member trains on, and of those it is watched on: every member its own."""
+        """Numbers of the rows each member trains on, and of those it is watched on.
+
+        Members hold out rows in a ring: each shares half of its own with the next one. Every row that is held out is
+        then new to two members, whose difference says what new rows would show. (Members that have seen a target
+        agree on it, and the one that has not differs from them by its own error.)
+        """
         stopping = count >= _VALIDATED if self.early_stopping == "auto" else self.early_stopping
         held = round(self.validation_fraction * count) if stopping else 0
         if not stopping:
@@ -315,8 +326,11 @@ class StableMLP(FarAway):
                 f"Early stopping holds some rows out and keeps some: {self.validation_fraction} of {count} rows are "
                 f"{held}. Set another validation_fraction, or early_stopping=False."
             )
-        order = np.stack([np.random.default_rng([int(seed), 2**32]).permutation(count) for seed in seeds])
-        return torch.from_numpy(order[:, held:].copy()), torch.from_numpy(order[:, :held].copy())
+        order = np.random.default_rng([int(seeds[0]), 2**32]).permutation(count)
+        ring = min(max(held, -(-len(seeds) * held // 2)), count)
+        own = np.stack([order[(k * held // 2 + np.arange(held)) % ring] for k in range(len(seeds))])
+        rest = np.stack([np.setdiff1d(order, each, assume_unique=True) for each in own])
+        return torch.from_numpy(rest), torch.from_numpy(own)
 
     # -------------------------------------------------------------- evaluation
 
@@ -355,6 +369,14 @@ class StableMLP(FarAway):
         weights = weights / weights.max()
         kept = weights > 0
         return X[kept], y[kept], weights[kept]
+
+
+def _needs_no_head(task: _Task, low: Tensor, high: Tensor) -> bool:
+    """Whether a head over this range is the identity at every target: networks are then trained without it."""
+    if task.loss != "mse":
+        return False
+    targets, knee = torch.from_numpy(task.targets), KNEE * (high - low)
+    return bool(((targets >= low + knee) & (targets <= high - knee)).all())
 
 
 def _printed(epochs: int) -> Callable[[int, Tensor, Tensor | None], None]:

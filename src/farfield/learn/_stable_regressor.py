@@ -71,9 +71,9 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
         Settings of AdamW, or of Adam if there is no decay. ``schedule`` is ``"cosine"`` (towards 0 at the end) or
         ``"constant"``.
     early_stopping
-        Hold out ``validation_fraction`` of the rows, others for every member, and keep the epoch with the smallest
-        mean loss of the members on their held-out rows, stopping after ``patience`` epochs without a smaller one.
-        ``"auto"``: from 50 rows on.
+        Hold out ``validation_fraction`` of the rows, half of them those of the next member, and keep the epoch with
+        the smallest mean loss of the members on their held-out rows, stopping after ``patience`` epochs without a
+        smaller one. ``"auto"``: from 50 rows on.
     standardize
         Inputs and targets to mean 0 and variance 1 before training.
     time_budget
@@ -150,7 +150,7 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
         """The mean over the members, shape (n,) or (n, outputs) as the targets had it.
 
         With ``return_std`` also the standard deviation of the error to expect: a + k·(variance over the members),
-        with a and k from rows that the members held out, so that mean ± 1.64·std holds about 90 % of new targets
+        with a and k from rows that members held out, so that mean ± 1.645·std holds about 90 % of new targets
         *from the same distribution*. Far from the data it promises nothing: members that agree on a wrong value have
         a small one. If no rows were held out (``spread_`` is None) it is the spread of the members alone, which is
         much smaller than the error.
@@ -178,13 +178,16 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
         return mean[:, 0] if self._single else mean
 
     def _calibrated(self, inputs: Array, targets: Array, held: Array, weights: Array | None) -> Spread:
-        """Errors and disagreement at the rows that some members held out, each predicted by those members alone."""
+        """Errors and disagreement at the rows that were held out, of the members alone to which a row was new."""
         rows = np.unique(held)
-        own = np.stack([np.isin(rows, each) for each in held])[..., None]
+        own = np.stack([np.isin(rows, each) for each in held])
+        if len(held) > 1 and bool((shared := own.sum(0) > 1).any()):
+            rows, own = rows[shared], own[:, shared]
         each = self._outputs(torch.from_numpy(inputs[rows])).numpy()
-        errors = (own * each).sum(0) / own.sum(0) - targets[rows]
-        disagreement = each.var(0, ddof=1) if len(each) > 1 else np.zeros_like(errors)
-        return Spread.of(errors, disagreement, None if weights is None else weights[rows])
+        new, count = own[..., None], own.sum(0)[:, None]
+        mean = (new * each).sum(0) / count
+        disagreement = (new * (each - mean) ** 2).sum(0) / np.maximum(count - 1, 1)
+        return Spread.of(mean - targets[rows], disagreement, None if weights is None else weights[rows])
 
     @property
     def output_range_(self) -> Array:

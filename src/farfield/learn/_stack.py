@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from farfield.errors import InvalidValueError
+from farfield.learn._by_hand import AffineStep, FirstAffineStep, Layer, Local, Relu, RowNorm, WrittenOut
 from farfield.learn._members import OutputUnits
 from farfield.nn import Center, Elementwise, GroupedLayerNorm, Project, RangeHead, ScaledLinear
 
@@ -34,6 +36,11 @@ class Stack:
     ----------
     models
         Not changed: their parameters are copied.
+
+    Attributes
+    ----------
+    chain
+        Its gradients written out, which is faster; None where only autograd has them.
 
     Examples
     --------
@@ -64,6 +71,8 @@ class Stack:
         self.buffers: dict[str, Tensor] = {name: b.detach().clone() for name, b in buffers.items()}
         self._base = copy.deepcopy(models[0]).to("meta")
         self._steps = _steps(models[0])
+        layers = None if self._steps is None else _layers(models[0])
+        self.chain = None if layers is None else WrittenOut(layers, self.parameters)
         self.needs_whole_batch = any(
             isinstance(module, nn.modules.batchnorm._BatchNorm) for module in models[0].modules()
         )
@@ -244,6 +253,51 @@ def _rule(module: nn.Module) -> Step | None:
     return None
 
 
+def _layers(model: nn.Module) -> list[Layer] | None:
+    """The layers of a chain (:func:`_steps` has looked at their types) with their gradients, or None if there is one
+    that sees other rows too.
+    """
+    layers: list[Layer] = []
+    for name, module in _leaves(model, ""):
+        before = layers[-1] if layers else None
+        if isinstance(module, nn.Linear | ScaledLinear):
+            first = before is None and module.in_features < module.out_features // _FEW_INPUTS
+            layers.append((FirstAffineStep if first else AffineStep)(name, *_scales(module)))
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            if module.eps is None:  # it depends on the precision
+                return None
+            centers = isinstance(module, nn.LayerNorm)
+            plain = not any(True for _ in module.parameters())
+            if plain and isinstance(before, FirstAffineStep) and before.eps is None:
+                layers[-1] = dataclasses.replace(before, eps=module.eps, centers=centers)
+                continue
+            if centers and isinstance(before, AffineStep):
+                layers[-1], centers = dataclasses.replace(before, centers=True), False
+            # Behind a first layer with a norm of its own, that norm needs its output again.
+            fresh = isinstance(before, AffineStep) or (
+                isinstance(before, FirstAffineStep) and before.eps is None
+            )
+            layers.append(RowNorm(name, module.eps, centers, fresh))
+        elif isinstance(module, nn.ReLU):
+            layers.append(Relu(name, isinstance(before, AffineStep | FirstAffineStep)))
+        elif isinstance(module, nn.BatchNorm1d):
+            return None
+        else:
+            layers.append(Local(module))
+    return layers
+
+
+_FEW_INPUTS = 4
+"""Inputs are few if the first layer is more than so many times as wide."""
+
+
+def _scales(module: nn.Linear | ScaledLinear) -> tuple[float, float]:
+    """What the weights and the bias are multiplied by."""
+    if isinstance(module, nn.Linear):
+        return 1.0, 1.0
+    return math.sqrt(module.weight_var / module.in_features), math.sqrt(module.bias_var)
+
+
 def _relu_in_place(stack: Stack, name: str, x: Tensor) -> Tensor:
     return torch.relu_(x)
 
@@ -255,12 +309,9 @@ def _linear(stack: Stack, name: str, x: Tensor) -> Tensor:
 
 def _scaled_linear(module: ScaledLinear, stack: Stack, name: str, x: Tensor) -> Tensor:
     weight, bias = stack.parameters[f"{name}weight"].mT, stack.parameters.get(f"{name}bias")
-    weight = (module.weight_var / module.in_features) ** 0.5 * weight
-    return (
-        torch.bmm(x, weight)
-        if bias is None
-        else torch.baddbmm(module.bias_var**0.5 * bias[:, None], x, weight)
-    )
+    scale, bias_scale = _scales(module)
+    weight = scale * weight
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias_scale * bias[:, None], x, weight)
 
 
 def _row_norm(module: nn.LayerNorm | nn.RMSNorm, stack: Stack, name: str, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,19 @@ from torch import Tensor, nn
 from farfield._provenance import provenance
 from farfield.engine import Checkpoint, Progress, fingerprint
 from farfield.errors import InvalidValueError
+from farfield.learn._by_hand import WrittenOut
+from farfield.learn._pieces import cached, normalized, pieces, rows_in_pieces, take, take_weights
 from farfield.learn._stack import Stack, settings, structure
-from farfield.learn._training import Training, TrainingResult, learning_rate, optimizer, row_losses
+from farfield.learn._training import (
+    Training,
+    TrainingResult,
+    chosen_precision,
+    learning_rate,
+    optimizer,
+    row_losses,
+)
 
 __all__ = ["predict_all", "train"]
-
-_PIECE = 2**19
-"""Numbers between two layers, all members of a stack together, that are worked on at once: 2 MB, what a core's own
-cache holds. Larger pieces go through main memory and take up to twice as long; smaller ones pay for their number."""
 
 
 def train(
@@ -146,8 +152,8 @@ def predict_all(models: Sequence[nn.Module], x: Tensor, *, rows: Tensor | None =
             stack = Stack([models[k] for k in members])
             stack.training = False
             own = None if rows is None else rows[list(members)]
-            pieces = [stack(inputs) for inputs, _ in _pieces(stack, x, own, whole=False)]
-            for k, values in zip(members, torch.cat(pieces, 1), strict=True):
+            parts = [stack(inputs) for inputs, _ in pieces(stack, x, own, whole=False)]
+            for k, values in zip(members, torch.cat(parts, 1), strict=True):
                 found[k] = values
     return torch.stack([values for values in found if values is not None])
 
@@ -187,7 +193,7 @@ class _Run:
             None if validation_rows is None else validation_rows.to(x.device).expand(count, -1)
         )
         self.row_count = len(x) if rows is None else rows.shape[-1]
-        self.weights = None if weights is None else _normalised(weights.to(x.device), self.rows, count)
+        self.weights = None if weights is None else normalized(weights.to(x.device), self.rows, count)
         rates = training.lr if isinstance(training.lr, tuple) else (training.lr,) * count
         keys = [(structure(model), settings(model), rate) for model, rate in zip(models, rates, strict=True)]
         self.groups = [_Group(members, Stack([models[k] for k in members])) for members in _grouped(keys)]
@@ -200,12 +206,19 @@ class _Run:
             ],
         )
         self.loss = row_losses(training.loss)
+        widest = max(group.stack.widest for group in self.groups)
+        self.precision = chosen_precision(training.precision, x.device, widest)
+        self._by_hand = x.ndim == 2 and x.device.type == "cpu" and self.precision == "float32"
         self.epoch = 0
         self.losses: list[Tensor] = []
         self.validation_losses: list[Tensor] = []
         self.best_loss = torch.full((count,), torch.inf, dtype=torch.float64)
         self.best_epoch = torch.zeros(count, dtype=torch.int64)
         self.stopped = torch.zeros(count, dtype=torch.bool)
+
+    @cached_property
+    def _with_ones(self) -> Tensor:
+        return torch.cat([self.x, self.x.new_ones(len(self.x), 1)], 1)
 
     @property
     def done(self) -> bool:
@@ -233,20 +246,47 @@ class _Run:
         """Add the gradients of a batch's loss; the sums of its rows' losses, one for every member."""
         members = list(group.members)
         group.stack.training = True
-        total = torch.zeros(len(members), dtype=torch.float64)
         own = None if batch is None else batch[members]
-        for inputs, numbers in _pieces(group.stack, self.x, own, whole=group.stack.needs_whole_batch):
+        if group.stack.chain is not None and self._by_hand:
+            return self._backward_by_hand(group.stack, group.stack.chain, members, own, count)
+        total = torch.zeros(len(members), dtype=torch.float64)
+        for inputs, numbers in pieces(group.stack, self.x, own, whole=group.stack.needs_whole_batch):
             output = self._forward(group.stack, inputs)
-            each = self.loss(output, _take(self.y, numbers))
-            if self.weights is not None:
-                each = each * _take_weights(self.weights, members, numbers)
-            sums = each.sum(1)
-            (sums.sum() / count).backward()
-            total += sums.detach().double().cpu()
+            losses, gradient = self._row_loss(numbers, members, count, output.detach())
+            output.backward(gradient)
+            total += losses.sum(1).double().cpu()
         return total
 
+    def _backward_by_hand(
+        self, stack: Stack, chain: WrittenOut, members: list[int], rows: Tensor | None, count: int
+    ) -> Tensor:
+        """The same without autograd, a few members at a time."""
+        chain.clear()
+        step, together = cached(stack, count)
+        x = self._with_ones if chain.wants_ones else self.x
+        totals = []
+        for start in range(0, stack.size, together):
+            at = slice(start, min(start + together, stack.size))
+            parts = rows_in_pieces(x, None if rows is None else rows[at], step)
+            losses = (
+                (inputs, partial(self._row_loss, numbers, members[at], count)) for inputs, numbers in parts
+            )
+            totals.append(chain.accumulate(at, losses))
+        return torch.cat(totals)
+
+    def _row_loss(
+        self, numbers: Tensor | slice, members: list[int], count: int, output: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Losses of rows, (members, rows), and the gradient of their sum over ``count``."""
+        losses, gradient = self.loss(output, take(self.y, numbers))
+        if self.weights is not None:
+            weights = take_weights(self.weights, members, numbers)
+            losses = losses * weights
+            gradient = gradient * weights.reshape(*weights.shape, *(1,) * (gradient.ndim - 2))
+        return losses, (gradient / count).to(output.dtype)
+
     def _forward(self, stack: Stack, inputs: Tensor) -> Tensor:
-        if self.training.precision == "float32":
+        if self.precision == "float32":
             return stack(inputs)
         with torch.autocast(inputs.device.type, torch.bfloat16):
             output = stack(inputs)
@@ -275,12 +315,12 @@ class _Run:
             group.stack.training = False
             total = torch.zeros(len(members), dtype=torch.float64)
             scale = torch.zeros(len(members), dtype=torch.float64)
-            for inputs, numbers in _pieces(group.stack, self.x, rows[members], whole=False):
-                each = self.loss(group.stack(inputs), _take(self.y, numbers)).double()
+            for inputs, numbers in pieces(group.stack, self.x, rows[members], whole=False):
+                each = self.loss(group.stack(inputs), take(self.y, numbers))[0].double()
                 if self.weights is None:
                     weight = torch.ones_like(each)
                 else:
-                    weight = _take_weights(self.weights, members, numbers).double()
+                    weight = take_weights(self.weights, members, numbers).double()
                 total += (weight * each).sum(1).cpu()
                 scale += weight.sum(1).cpu()
             found[members] = total / scale
@@ -316,6 +356,7 @@ class _Run:
             torch.stack(self.validation_losses) if self.validation_losses else None,
             tuple(kept.tolist()),
             tuple(trained.tolist()),
+            self.precision,
         )
 
     # -------------------------------------------------------------- between processes
@@ -324,6 +365,7 @@ class _Run:
         """Everything that changes, as tensors and numbers."""
         return {
             "epoch": self.epoch,
+            "precision": self.precision,
             "losses": torch.stack(self.losses),
             "validation_losses": torch.stack(self.validation_losses) if self.validation_losses else None,
             "best_loss": self.best_loss,
@@ -338,7 +380,10 @@ class _Run:
         """Go back to a saved state, if there is one."""
         if state is None:
             return
-        self.epoch = state["epoch"]
+        self.epoch, self.precision = (
+            state["epoch"],
+            state["precision"],
+        )  # a trial may end otherwise another time
         self.losses = list(state["losses"])
         self.validation_losses = (
             [] if state["validation_losses"] is None else list(state["validation_losses"])
@@ -377,39 +422,6 @@ def _grouped(keys: Sequence[Any]) -> list[tuple[int, ...]]:
     for k, key in enumerate(keys):
         groups.setdefault(key, []).append(k)
     return [tuple(members) for members in groups.values()]
-
-
-def _pieces(
-    stack: Stack, x: Tensor, rows: Tensor | None, *, whole: bool
-) -> Iterator[tuple[Tensor, Tensor | slice]]:
-    """Inputs, (members or 1, rows, …), piece by piece, and the numbers of their rows."""
-    count = len(x) if rows is None else rows.shape[1]
-    step = count if whole else max(16, _PIECE // (stack.size * stack.widest))
-    for start in range(0, count, max(1, step)):
-        if rows is None:
-            numbers = slice(start, start + step)
-            yield x[numbers][None], numbers
-        else:
-            piece = rows[:, start : start + step]
-            yield x[piece], piece
-
-
-def _take(values: Tensor, numbers: Tensor | slice) -> Tensor:
-    return values[numbers][None] if isinstance(numbers, slice) else values[numbers]
-
-
-def _take_weights(weights: Tensor, members: list[int], numbers: Tensor | slice) -> Tensor:
-    own = weights[members]
-    return own[:, numbers] if isinstance(numbers, slice) else own.gather(1, numbers)
-
-
-def _normalised(weights: Tensor, rows: Tensor | None, count: int) -> Tensor:
-    """For every model, scaled to mean 1 over its training rows; shape (models, n)."""
-    each = (weights if weights.is_floating_point() else weights.double()).expand(count, -1)
-    mean = (each if rows is None else each.gather(1, rows)).mean(1, keepdim=True)
-    if not bool((mean > 0).all()):
-        raise InvalidValueError("Weights of the training rows must not all be zero.")
-    return each / mean
 
 
 def _check(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from farfield.errors import InvalidValueError, UnknownNameError
 
-__all__ = ["Training", "TrainingResult", "learning_rate", "optimizer", "row_losses"]
+__all__ = ["Training", "TrainingResult", "chosen_precision", "learning_rate", "optimizer", "row_losses"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Training:
     precision
         ``"float32"``: as the parameters are. ``"bfloat16"``: matrix products in bfloat16 with sums in float32
         (``torch.autocast``), faster where the processor has such instructions; about three digits in every product.
+        ``"auto"``: bfloat16 if a trial at the start shows its products faster on this machine, else float32; the
+        result says which.
 
     Examples
     --------
@@ -59,7 +62,7 @@ class Training:
     momentum: float = 0.0
     loss: Literal["mse", "cross_entropy"] = "mse"
     patience: int | None = None
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
@@ -76,7 +79,7 @@ class Training:
             ("optimizer", self.optimizer, ("adam", "adamw", "sgd")),
             ("schedule", self.schedule, ("constant", "cosine")),
             ("loss", self.loss, ("mse", "cross_entropy")),
-            ("precision", self.precision, ("float32", "bfloat16")),
+            ("precision", self.precision, ("float32", "bfloat16", "auto")),
         ):
             if name not in known:
                 raise UnknownNameError(kind, name, known)
@@ -99,6 +102,8 @@ class TrainingResult:
         How many epochs the kept parameters had: the best, with patience, else the last.
     trained
         How many epochs each model was trained for, until it was stopped.
+    precision
+        Of the products: ``"float32"`` (as the parameters are) or ``"bfloat16"``.
     """
 
     models: tuple[nn.Module, ...]
@@ -106,6 +111,7 @@ class TrainingResult:
     validation_losses: Tensor | None
     epochs: tuple[int, ...]
     trained: tuple[int, ...]
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     @property
     def diverged(self) -> tuple[int, ...]:
@@ -132,21 +138,58 @@ def optimizer(training: Training, groups: list[dict[str, object]]) -> torch.opti
     return kind(groups, weight_decay=training.weight_decay, fused=True)
 
 
-def row_losses(name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """(outputs, targets) with axes (models, rows, …) to the loss of every row, (models, rows)."""
+def chosen_precision(wanted: str, device: torch.device, width: int) -> Literal["float32", "bfloat16"]:
+    """What ``precision="auto"`` is on this machine; the others are themselves."""
+    if wanted != "auto":
+        return "bfloat16" if wanted == "bfloat16" else "float32"
+    return "bfloat16" if _bfloat16_pays(device, width) else "float32"
+
+
+@cache
+def _bfloat16_pays(device: torch.device, width: int) -> bool:
+    """Whether three products of a layer's size, as forward and backward passes have them, take less time in bfloat16.
+
+    Asked once in a process for every width: the best of seven rounds each, in turn. Less means by a tenth: the
+    conversions cost something too.
+    """
+    if device.type != "cpu":
+        return True
+    size = min(max(width, 64), 1024)
+    operands = {dtype: torch.ones(3, size, size, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)}
+    best = dict.fromkeys(operands, math.inf)
+    for _ in range(7):
+        for dtype, x in operands.items():
+            begin = time.perf_counter()
+            torch.bmm(x, x)
+            best[dtype] = min(best[dtype], time.perf_counter() - begin)
+    return best[torch.bfloat16] < 0.9 * best[torch.float32]
+
+
+LossAndGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def row_losses(name: str) -> LossAndGradient:
+    """(outputs, targets) with axes (models, rows, …) to the loss of every row, (models, rows), and the gradient of
+    their sum with respect to the outputs.
+    """
     return {"mse": _squared, "cross_entropy": _cross_entropy}[name]
 
 
-def _squared(output: Tensor, target: Tensor) -> Tensor:
+def _squared(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if output.shape[1:] != target.shape[1:]:
         raise InvalidValueError(
             f"Outputs and targets of a row have one shape; the model gives {tuple(output.shape[2:])}, the targets "
             f"have {tuple(target.shape[2:])}."
         )
-    return (output - target).square().flatten(2).mean(2)
+    off = output - target
+    losses = off.square().flatten(2).mean(2)
+    return losses, off * (2.0 / math.prod(off.shape[2:]))
 
 
-def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    target = target.expand(output.shape[:-1])
-    losses = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
-    return losses.reshape(*output.shape[:2], -1).mean(2)
+def _cross_entropy(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    target = target.expand(output.shape[:-1])[..., None]
+    logs = output.log_softmax(-1)
+    losses = -logs.gather(-1, target)[..., 0]
+    each = losses.reshape(*output.shape[:2], -1)
+    ones = torch.full_like(target, -1.0, dtype=output.dtype)
+    return each.mean(2), logs.exp().scatter_add(-1, target, ones) / each.shape[2]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from farfield import engine as engines
 from farfield.errors import InvalidValueError
 from farfield.ntk._calls import TrackedParameters
+from farfield.ntk._chain import chain_kernel
 from farfield.ntk._factors import Gradients
 from farfield.ntk._jacobian import JacobianTile
 from farfield.ntk._layerwise import LayerwiseTile, bytes_per_input
@@ -122,6 +123,11 @@ def empirical_ntk(
     """
     with torch.inference_mode(False), torch.no_grad():
         room = engines.parse_memory(memory) // 4 if method in ("auto", "layerwise") else 0
+        simple = outputs in ("trace", "sum") and parameters is None and out is None and progress is None
+        if method == "auto" and simple and checkpoint is None and engine in ("auto", "local"):
+            found = chain_kernel(model, x1, x2, room)
+            if found is not None:
+                return found
         job = _KernelJob.of(model, x1, x2, outputs, parameters, room)
         choice = _choose(job, method, memory)
         symmetric = x2 is None and job.select.trace

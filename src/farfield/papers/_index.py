@@ -40,6 +40,7 @@ _TITLES = {
     "p2.figC3": "P2 Figure C.3: mean-field constants against Xavier's gain",
     "p2.figC4": "P2 Figure C.4: isometry gap through layers of varying widths",
     "p2.figC5": "P2 Figure C.5: tokens through the LayerNorms of a pretrained transformer",
+    "p2.figC5_decoder": "P2 Figure C.5 on RMSNorms: tokens through a pretrained decoder",
     "p2.hermite": "P2, not in the paper: Hermite degree and the speed of isometry",
     "p2.centering": "P2, not in the paper: with and without centring",
     "p2.dual": "P2, beside Lemma B.6: the dual kernel lies below the diagonal",

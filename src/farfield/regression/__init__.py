@@ -1,7 +1,7 @@
 """Regression with a kernel: exact, iterated or streamed, with bounds that hold for every input.
 
 Holds: covariances, fits and their posteriors, gradient flow, Nyström, Lanczos, output bounds.
-May import: data, engine, errors, geometry, kernels, _typing.
+May import: data, engine, errors, gaussian, geometry, kernels, _typing.
 Never: builds a kernel, or sets a seed of torch's.
 """
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.kernels import KernelFunction
+from farfield.kernels import Dense, KernelFunction
 from farfield.regression._covariance import Covariance
 
 __all__ = [
     "BOUNDS",
     "at",
+    "beside_constant",
     "check_supremum",
     "crude",
     "eigenvalue",
@@ -24,7 +25,7 @@ __all__ = [
     "slack",
 ]
 
-BOUNDS = ("rkhs", "eigenvalue", "crude")
+BOUNDS = ("rkhs", "tight", "eigenvalue", "crude")
 _ENTRY = 1e-12
 """What a kernel's entries may be off, as a share of √(k(x,x)k(x′,x′)); farfield.kernels keeps to it by default."""
 
@@ -81,6 +82,29 @@ def rkhs(supremum: float, energy: Tensor) -> Tensor:
     if math.isinf(supremum):
         return torch.where(energy > 0, math.inf, 0.0).to(energy)
     return _up((supremum * energy).sqrt())
+
+
+def beside_constant(
+    kernel: Covariance, supremum: float, weights: Tensor, product: Tensor, diagonal: Tensor
+) -> Tensor:
+    """The least of |tΣα| + √((C − t)·αᵀ(K − t)α) over some t between 0 and the variance of the readout's bias.
+
+    The bias is a constant part of the kernel: k − t is positive semi-definite up to t = σ_b², so f is tΣα and a
+    function of that kernel's RKHS.
+    """
+    best = rkhs(supremum, energy_above(kernel, weights, product, diagonal))
+    if not isinstance(kernel, KernelFunction) or math.isinf(supremum):
+        return best
+    last = kernel.network.layers[-1]
+    constant = float(last.bias_var) if isinstance(last, Dense) else 0.0
+    total = weights.sum(0)
+    spare = 4 * slack(len(weights), kernel) * size(weights, diagonal)
+    for share in (0.25, 0.5, 0.75, 1.0):
+        t = share * constant
+        energy = energy_above(kernel, weights, product, diagonal) - t * total**2
+        rest = rkhs(supremum - t, energy.clamp(min=0) + spare * t * weights.abs().sum(0))
+        best = torch.minimum(best, _up((t * total).abs() + rest + spare * t))
+    return best
 
 
 def at(diagonal: Tensor, energy: Tensor) -> Tensor:

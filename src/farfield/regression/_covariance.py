@@ -99,10 +99,13 @@ def resolve(
     )
 
 
-def checked(kernel: Covariance, x1: Tensor, x2: Tensor | None = None) -> Tensor:
-    """The kernel's matrix, refused where it has not one entry a pair."""
-    value = kernel(x1, x2)
+def checked(kernel: Covariance, x1: Tensor, x2: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """The kernel's matrix, refused where it has not one entry a pair; in the memory of ``out``, if that fits."""
     shape = (len(x1), len(x1 if x2 is None else x2))
+    if out is not None and isinstance(kernel, KernelFunction) and len(out) >= len(x1):
+        value = kernel(x1, x2, out=out[: len(x1)])
+    else:
+        value = kernel(x1, x2)
     if value.shape != shape:
         raise InvalidValueError(
             f"A kernel gives a matrix with an entry for every pair, {shape} here; got {tuple(value.shape)}."

@@ -149,9 +149,8 @@ class FitJob:
         kernel, x, work = self.kernel, self.x.to(self.dtype), self.work
         checkpoint, progress = self.checkpoint, self.progress
         if isinstance(kernel, KernelFunction):
-            kernel(
-                x, out=out, engine=work.engine, memory=work.memory, checkpoint=checkpoint, progress=progress
-            )
+            where = "auto" if work.engine == engines.local() else work.engine
+            kernel(x, out=out, engine=where, memory=work.memory, checkpoint=checkpoint, progress=progress)
         else:
             work.engine.fill(
                 out, MatrixTile(kernel, x), engines.tiles(len(x), height=work.side(), symmetric=True),

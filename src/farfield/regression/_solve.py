@@ -47,8 +47,8 @@ def _exact(job: FitJob) -> Posterior:
         if factor is None:
             continue
         system = DenseSystem(factor, job.noise + extra)
-        weights = system.solve(job.y, job.tolerance)
-        found = Posterior.of(job, system, weights, system.product(weights))
+        weights, product = system.solve_with_product(job.y, job.tolerance)
+        found = Posterior.of(job, system, weights, product)
         if found.residual <= job.tolerance:
             return found
         reached = found.residual

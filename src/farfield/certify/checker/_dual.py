@@ -12,15 +12,18 @@ of the certificate but the multipliers enters.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from farfield.certify.checker._cone import DomainCone
 from farfield.certify.checker._dual_data import lengths, mapping, mean, numbers, unpack, whitened
+from farfield.certify.checker._layers import layer_range
 from farfield.certify.checker._maxima import Weights, box_maxima, curve_maxima
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Form, Layer, Reading
@@ -68,6 +71,7 @@ class DualCheck:
         unbounded: str | None,
         proof: Mapping[str, Any],
         cone: DomainCone | None = None,
+        memo: dict[str, Span] | None = None,
     ) -> None:
         self.proof, self.ranges, self.cone = proof, ranges, cone
         entries = [mapping(proof[k], k) for k in ("curves", "norms", "boxes")]
@@ -78,17 +82,20 @@ class DualCheck:
         listed = {*entries[0], *entries[1]}
         self.reading = Reading(ranges, output, set(entries[2]), unbounded if opened else None, listed, opened)
         self.layers = [layer for layer in self.reading.layers if layer.kind != "input"]
+        self.listed = mapping(proof.get("ranges") or {}, "ranges")
+        self.memo: dict[str, Span] = {} if memo is None else memo
         self.sources: dict[str, Source] = {}
         self.size = 1
         for layer in self.layers:
             self._place(layer)
+        self.key = ""
         self.reach: dict[str, Span] = {}
         self.length: dict[str, float] = {}
         self.zrange: dict[str, Span] = {}
         for layer in self.layers:
             self._bound(layer)
         self.arguments = {
-            x.node.name: self._over(x.argument, x.node.name) for x in self.layers if x.kind == "curve"
+            x.node.name: self.over(x.argument, x.node.name) for x in self.layers if x.kind == "curve"
         }
 
     def _place(self, layer: Layer) -> None:
@@ -145,7 +152,7 @@ class DualCheck:
             )
         return self.cone.quadratic(numbers(mu, self.cone.count, f"mu of {name}"))
 
-    def _over(self, form: Form | None, where: str, skip: frozenset[str] = frozenset()) -> MidRad:
+    def over(self, form: Form | None, where: str, skip: frozenset[str] = frozenset()) -> MidRad:
         """A form as rows over (1, joint variables)."""
         if form is None or form.degree:
             raise CertificateError(f"{where!r} is reached from the input without a bound on the way.")
@@ -189,6 +196,8 @@ class DualCheck:
         else:
             assert layer.sigma is not None
             self.zrange[name] = self._argument_range(layer)
+            if name in self.listed:
+                self.zrange[name] = self._listed_range(layer)
             lo, hi = layer.sigma.image(*self.zrange[name])
         if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
             raise CertificateError(f"No finite range of {name!r} could be proved.")
@@ -228,6 +237,25 @@ class DualCheck:
         plain = self.ranges.get(layer.node.operands[0])
         if plain is not None:
             lo, hi = np.maximum(lo, plain[0].reshape(-1)), np.minimum(hi, plain[1].reshape(-1))
+        return np.minimum(lo, hi), np.maximum(lo, hi)
+
+    def _listed_range(self, layer: Layer) -> Span:
+        """The range that was found so far, and the one that the proof's multipliers for it prove.
+
+        Both sides of an output list the same ones: ``memo`` has what they prove, by the whole text up to here.
+        """
+        name = layer.node.name
+        if not self.key:
+            names = [x.node.name for x in self.layers if x.node.name in self.listed]
+            kinds = {n: [sorted(e), e.get("parametrised"), e.get("mu")] for n, e in self.entries.items()}
+            self.key = json.dumps([kinds, names], sort_keys=True)
+        self.key = sha256(
+            (self.key + json.dumps([name, self.listed[name]], sort_keys=True)).encode()
+        ).hexdigest()
+        if self.key not in self.memo:
+            self.memo[self.key] = layer_range(self, layer, self.listed[name])
+        (lo, hi), (low, high) = self.zrange[name], self.memo[self.key]
+        lo, hi = np.maximum(lo, low), np.minimum(hi, high)
         return np.minimum(lo, hi), np.maximum(lo, hi)
 
     def _support(self, layer: Layer, part: MidRad) -> Array:
@@ -313,16 +341,27 @@ class DualCheck:
             "These multipliers bound nothing: the joint part's quadratic form is not positive."
         )
 
+    def columns_of(self, layer: Layer) -> slice | None:
+        """Where a layer's variables stand; ``None`` where it has none."""
+        source = self.sources.get(layer.node.name)
+        return None if source is None else source.columns
+
+    def largest(self, layer: Layer) -> Array:
+        """Largest size of a layer's variables."""
+        source = self.sources[layer.node.name]
+        if source.white is not None:
+            return lengths(source.white)
+        low, high = self.reach[layer.node.name]
+        made: Array = np.maximum(np.abs(low), np.abs(high))
+        return made
+
     def _largest(self) -> Array:
         """Largest size of every entry of v."""
         made = np.ones(self.size)
         for layer in self.layers:
-            source = self.sources.get(layer.node.name)
-            if source is not None:
-                low, high = self.reach[layer.node.name]
-                made[source.columns] = (
-                    np.maximum(np.abs(low), np.abs(high)) if source.white is None else lengths(source.white)
-                )
+            columns = self.columns_of(layer)
+            if columns is not None:
+                made[columns] = self.largest(layer)
         return made
 
     def _price(self, extra: Array) -> float:
@@ -353,15 +392,17 @@ class DualCheck:
             )
 
         last = frozenset(x.node.name for x in self.layers if x.node.name not in self.sources)
-        add(MidRad.exact(one), np.array([-1.0]), self._over(row, "the output", last))
+        add(MidRad.exact(one), np.array([-1.0]), self.over(row, "the output", last))
         for layer in self.layers:
             name = layer.node.name
             if layer.kind == "norm":
-                total = total + self._ball(layer)
+                entry = self.entries[name]
+                weights = (numbers(entry[k], len(layer.groups), f"{k} of {name}") for k in ("kappa", "omega"))
+                total = total + self.ball(layer, *weights)
                 continue
             ones = MidRad.exact(np.repeat(one, layer.size, 0))
             if layer.kind == "box":
-                y = self._units(name)
+                y = self.units(name)
                 add(y, self._array(name, "t", layer.size), y)
                 add(ones, self._array(name, "s", layer.size), y)
                 continue
@@ -369,23 +410,23 @@ class DualCheck:
             add(z, -w.theta, z)
             add(ones, -w.r, z)
             if name in self.sources:
-                y = self._units(name)
+                y = self.units(name)
                 add(y, w.t, y)
                 add(y, w.e, z)
                 add(ones, w.s, y)
         products, forms = self._products()
         return total + -(forms.T @ (MidRad.exact(products) @ forms)) if products.any() else total
 
-    def _units(self, name: str) -> MidRad:
+    def units(self, name: str) -> MidRad:
+        """A layer's own variables as rows."""
         columns = self.sources[name].columns
         rows = np.zeros((columns.stop - columns.start, self.size))
         rows[:, columns] = np.eye(columns.stop - columns.start)
         return MidRad.exact(rows)
 
-    def _ball(self, layer: Layer) -> MidRad:
+    def ball(self, layer: Layer, kappa: Array, omega: Array) -> MidRad:
         """κ(xᵀGx − ρ²) + ω(Σx)² of every group."""
-        name, entry, source = layer.node.name, self.entries[layer.node.name], self.sources[layer.node.name]
-        kappa, omega = (numbers(entry[k], len(layer.groups), f"{k} of {name}") for k in ("kappa", "omega"))
+        name, source = layer.node.name, self.sources[layer.node.name]
         if (kappa < 0).any():
             raise CertificateError(f"κ of {name!r} is negative: {kappa.min():.3g}.")
         if omega.any() and (source.gram is not None or not layer.centered):
@@ -427,7 +468,7 @@ class DualCheck:
                 raise CertificateError(
                     f"{a}·y + {b}·z + {c} ≥ 0 isn't known to hold for {layer.node.op} ({name})."
                 )
-            made = self.arguments[name] * MidRad.exact(np.full((1, 1), b)) + self._units(name) * MidRad.exact(
+            made = self.arguments[name] * MidRad.exact(np.full((1, 1), b)) + self.units(name) * MidRad.exact(
                 np.full((1, 1), a)
             )
             rows.append(made + MidRad.exact(least * np.repeat(one, layer.size, 0)))

@@ -29,7 +29,7 @@ class Weights:
     loose: Array
 
 
-def curve_maxima(sigma: CheckedCurve, w: Weights, lo: Array, hi: Array) -> Array:
+def curve_maxima(sigma: CheckedCurve, w: Weights, lo: Array, hi: Array, points: int = POINTS) -> Array:
     """At least the maximum of ψ over [lo, hi].
 
     A piecewise linear σ makes ψ a parabola on each piece. For another, on a grid of width h, ψ exceeds the larger of
@@ -63,7 +63,7 @@ def curve_maxima(sigma: CheckedCurve, w: Weights, lo: Array, hi: Array) -> Array
         + 2 * np.abs(w.e) * sigma.steepest
         + 2 * np.abs(w.theta)
     )
-    share = max(2, POINTS // (len(knots) - 1))
+    share = max(2, points // (len(knots) - 1))
     s, t, e, theta, r = (v[:, None] for v in (w.s, w.t, w.e, w.theta, w.r))
     for a, b in pairwise(knots):
         z = np.clip(a[:, None] + (b - a)[:, None] * np.linspace(0.0, 1.0, share + 1), a[:, None], b[:, None])

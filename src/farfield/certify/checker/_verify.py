@@ -432,6 +432,7 @@ class _Checker:
         self.program, self.output, self.confined, self.unbounded = program, output, confined, unbounded
         self.cone = cone
         self.ranges = Ranges(program, confined)
+        self.memo: dict[str, Span] = {}
         self.size = math.prod(int(d) for d in program.node(output).shape)
 
     def all(self, proofs: Sequence[Any]) -> dict[tuple[int, str], float]:
@@ -459,7 +460,7 @@ class _Checker:
             lo, hi = self.ranges.of(self.output)
             return index, side, float(hi[index] if sign > 0 else -lo[index])
         if kind == "dual":
-            check = DualCheck(self.ranges, self.output, self.unbounded, proof, self.cone)
+            check = DualCheck(self.ranges, self.output, self.unbounded, proof, self.cone, self.memo)
             return index, side, check.check(index, sign)
         if kind == "cells":
             if proof["output_index"] != index or proof["sign"] != sign:

@@ -7,20 +7,27 @@ Never: chooses what to bound.
 
 from __future__ import annotations
 
-from farfield.certify.dual._descent import initial_multipliers, optimise
+from farfield.certify.dual._descent import ROUNDS, WARM_ROUNDS, initial_multipliers, optimise
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
+from farfield.certify.dual._groups import GroupDual, Objectives, search_groups, single_multipliers
+from farfield.certify.dual._layers import LayerSearch, subproblem, tightened
 from farfield.certify.dual._payload import publish, restore
 from farfield.certify.dual._problem import Ball, Box, Curve, NoProblemError, Problem, build_problem
 from farfield.certify.dual._prove import ProvedValue, prove
 
 __all__ = [
+    "ROUNDS",
+    "WARM_ROUNDS",
     "Ball",
     "Box",
     "Curve",
     "Dual",
+    "GroupDual",
+    "LayerSearch",
     "Multipliers",
     "NoProblemError",
     "Objective",
+    "Objectives",
     "Problem",
     "ProvedValue",
     "build_problem",
@@ -30,4 +37,8 @@ __all__ = [
     "prove",
     "publish",
     "restore",
+    "search_groups",
+    "single_multipliers",
+    "subproblem",
+    "tightened",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ ROUNDS = ((0.3, 0.3, False), (1.0, 0.03, True))
 Long strides first, then one long round of small ones with products: in deep tails, each round that begins again at a
 tenth loses for a hundred steps what the one before had found.
 """
+WARM_ROUNDS = ((1.0, 0.03, True),)
+"""From multipliers that a search without products has found."""
 BENDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights tried for the first guess."""
 PRODUCT_STEP = 0.1
@@ -73,6 +75,7 @@ def optimise(
     *,
     time_budget: float | Budget | Clock,
     start: Multipliers | None = None,
+    rounds: Sequence[tuple[float, float, bool]] = ROUNDS,
     progress: Callable[[float, float], None] | None = None,
 ) -> tuple[Multipliers, float]:
     """Search multipliers that make the dual bound of an objective small.
@@ -85,6 +88,8 @@ def optimise(
         When to stop, in seconds or as a budget; a step is one evaluation of the dual and its gradient.
     start
         Multipliers to begin from; a first guess otherwise.
+    rounds
+        (share of the budget at its end, learning rate, with pairwise products) of each.
     progress
         Called with the share of the budget used and the best bound.
 
@@ -109,7 +114,7 @@ def optimise(
             progress(1.0 - clock.left, best * scale)
 
     best = math.inf
-    for share, rate, products in ROUNDS:
+    for share, rate, products in rounds:
         kept, best = _round(dual, kept, best, rate, products, clock, share, report)
     return {k: v * scale for k, v in kept.items()}, best * scale
 

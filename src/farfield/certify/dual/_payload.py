@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from farfield.certify._proofs import BoxMultipliers, CurveMultipliers, DualProof, NormMultipliers
+from farfield.certify._proofs import BoxMultipliers, CurveMultipliers, DualProof, NormMultipliers, pack
 from farfield.certify.affine import Network
 from farfield.certify.dual._dual import Multipliers, product_forms
+from farfield.certify.dual._layers import LayerSearch
 from farfield.certify.dual._problem import Ball, Problem
 from farfield.certify.dual._prove import ProvedValue
 
 __all__ = ["publish", "restore"]
 
 
-def publish(network: Network, problem: Problem, proved: ProvedValue, output: int, sign: int) -> DualProof:
-    """The proof in the model's own units."""
+def publish(
+    network: Network, problem: Problem, proved: ProvedValue, output: int, sign: int,
+    layers: Sequence[LayerSearch] = (),
+) -> DualProof:  # fmt: skip
+    """The proof in the model's own units; ``layers`` are behind the problem's smaller ranges."""
     m = proved.multipliers
     curves: dict[str, CurveMultipliers] = {}
     for i, curve in enumerate(problem.curves):
@@ -50,7 +55,48 @@ def publish(network: Network, problem: Problem, proved: ProvedValue, output: int
         forms.append((network.blocks[curve.block].node, a, b, float(c[0] * curve.unit[0])))
     unit = _product_units(problem)
     products = m["n"] / unit[:, None] / unit[None, :]
-    return DualProof(output, sign, proved.bound, proved.joint, curves, norms, boxes, tuple(forms), products)
+    ranges = dict(_layer(network, problem, layer) for layer in layers)
+    return DualProof(
+        output, sign, proved.bound, proved.joint, curves, norms, boxes, tuple(forms), products, ranges
+    )
+
+
+def _layer(network: Network, problem: Problem, found: LayerSearch) -> tuple[str, dict[str, Any]]:
+    """(node, the multipliers of its ranges in the model's own units), in single precision."""
+    m, target = found.multipliers, problem.curves[found.target]
+    groups, each = m["factor"].shape
+    goal = target.unit.repeat(2).reshape(groups, each)
+
+    def stored(value: Tensor) -> str:
+        return pack(value.reshape(-1), "<f4")
+
+    curves: dict[str, Any] = {}
+    for k, (i, inner) in enumerate(zip(found.curves, found.inner, strict=True)):
+        unit = problem.curves[i].unit
+        made = {"theta": m[f"theta{k}"] / unit**2, "r": m[f"r{k}"] / unit * goal[:, :, None]}
+        if inner:
+            made |= {name: m[f"{name}{k}"] / unit**2 for name in ("t", "e")}
+            made["s"] = m[f"s{k}"] / unit * goal[:, :, None]
+        curves[network.blocks[problem.curves[i].block].node] = {n: stored(v) for n, v in made.items()}
+    norms: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    none = torch.zeros(groups, dtype=torch.float64)
+    used = {network.blocks[problem.balls[j].block].node for j in found.balls}
+    for j, (name, scale, ball) in enumerate(_balls(network, problem)):
+        if name not in used:
+            continue
+        pair = (none, none)
+        if j in found.balls:
+            at = found.balls.index(j)
+            pair = (m["kappa"][:, at] / scale**2, m["omega"][:, at] / scale**2 if ball.centred else none)
+        norms.setdefault(name, []).append(pair)
+    parts = {
+        name: {
+            what: stored(torch.stack([p[k] for p in pairs], 1)) for k, what in enumerate(("kappa", "omega"))
+        }
+        for name, pairs in norms.items()
+    }
+    node = network.blocks[target.block].node
+    return node, {"groups": groups, "factor": stored(m["factor"] * goal), "curves": curves, "norms": parts}
 
 
 def restore(network: Network, problem: Problem, proof: DualProof) -> Multipliers:

@@ -78,6 +78,8 @@ def _running(site: Site) -> Extent:
     """(x − mean)/√(var + ε)·weight + bias with stored statistics, exactly as affine as it looks."""
     x = site.extent(0)
     mean, variance = site.tensors[3], site.tensors[4]
+    if _are_open(site, (3, 4)):
+        return _open_running(site)
     if mean is None or variance is None:
         return undefined(site.name, "normalization by statistics that are not constants of the model", x)
     norm_eps = float(site.attributes.get("eps", 0.0) or 0.0)
@@ -100,6 +102,29 @@ def _running(site: Site) -> Extent:
     slack = 1e-12 * max(abs(low), abs(high))
     product = multiply(x, constant_factor, site.name)
     return add(product, interval(low - slack, high + slack), site.name)
+
+
+def _are_open(site: Site, places: tuple[int, ...]) -> bool:
+    """Constants of the model, without their values."""
+    producers = [site.producers[k] for k in places]
+    return all(
+        p is not None and p.role == "constant" and site.tensors[k] is None
+        for k, p in zip(places, producers, strict=True)
+    )
+
+
+def _open_running(site: Site) -> Extent:
+    """The same for statistics whose values were left open: affine, if no variance plus ε can be 0."""
+    x = site.extent(0)
+    norm_eps = float(site.attributes.get("eps", 0.0) or 0.0)
+    if not site.extent(4).lo + norm_eps > 0.0:
+        return undefined(site.name, "a stored variance plus ε may not be positive", x)
+    factor = Extent(CONSTANT, CONSTANT)
+    if site.present(1):
+        factor = multiply(factor, site.extent(1), site.name)
+    value = add(multiply(x, factor, site.name), Extent(CONSTANT, CONSTANT), site.name)
+    value = value if not site.present(2) else add(value, site.extent(2), site.name)
+    return inherit(value, site.extent(4))
 
 
 @growth_rule("softmax")

