@@ -20,6 +20,7 @@ from farfield.atlas._architecture import Architecture
 from farfield.atlas._libraries import LIBRARIES, architectures, installed_libraries
 from farfield.atlas._row import KINDS, AtlasRow
 from farfield.audit._children import Limits, children
+from farfield.audit._table import OUTCOMES
 from farfield.data._records import can_write_records, write_records
 from farfield.engine import Progress, hold_folder, local, parse_memory
 from farfield.errors import InvalidValueError, UnknownNameError
@@ -27,7 +28,6 @@ from farfield.errors import InvalidValueError, UnknownNameError
 __all__ = ["Atlas", "atlas", "read_atlas"]
 
 ROWS, RUN, TABLE = "atlas.jsonl", "run.json", "atlas.parquet"
-_OUTCOMES = ("BOUNDED", "UNBOUNDED", "UNKNOWN", "ERROR")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Atlas:
     def counts(self) -> dict[str, int]:
         """How many are BOUNDED, UNBOUNDED, UNKNOWN, and how many have no verdict."""
         found = Counter(row.verdict or "ERROR" for row in self.rows)
-        return {name: found[name] for name in _OUTCOMES}
+        return {name: found[name] for name in OUTCOMES}
 
     @property
     def coverage(self) -> float | None:

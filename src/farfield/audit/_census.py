@@ -22,6 +22,7 @@ from farfield.audit._all import choose_engine, interruptible, worker_limits
 from farfield.audit._census_worker import COLUMNS
 from farfield.audit._children import Limits, children
 from farfield.audit._registry import Registry
+from farfield.audit._table import OUTCOMES
 from farfield.data._arrow import arrow
 from farfield.data._parquet import Piece, parquet_pieces
 from farfield.engine import Checkpoint, Engine, Progress, fingerprint, hold_folder
@@ -35,7 +36,6 @@ _FORMAT = 1
 _TASKS = "farfield.audit._census_worker"
 _PASSING = ("TimeLimit", "WorkerDied", "MemoryError")
 """Errors that another run may not meet."""
-_OUTCOMES = ("BOUNDED", "UNBOUNDED", "UNKNOWN", "ERROR")
 
 
 @dataclass(frozen=True)
@@ -327,7 +327,7 @@ def _finished(
 ) -> Census:
     order = sorted(found, key=lambda key: (-counts[key], key))
     records = [{"key": key, "models": counts[key], **clean(found[key])} for key in order]
-    outcome = {name: totals.get(name, 0) for name in _OUTCOMES}
+    outcome = {name: totals.get(name, 0) for name in OUTCOMES}
     result = Census(desk.place, records, outcome, checks, desk.stages, described)
     lines = "".join(json.dumps(r, ensure_ascii=False, allow_nan=False) + "\n" for r in records)
     (desk.place / "architectures.jsonl").write_text(lines, encoding="utf-8")

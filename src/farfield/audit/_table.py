@@ -15,7 +15,7 @@ from typing import Any, overload
 
 from farfield.data._records import can_write_records, write_records
 
-__all__ = ["AuditRow", "AuditTable", "RowFile", "RowWriter"]
+__all__ = ["OUTCOMES", "AuditRow", "AuditTable", "RowFile", "RowWriter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,8 @@ def _line(row: AuditRow) -> bytes:
     return (json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-_OUTCOMES = ("BOUNDED", "UNBOUNDED", "UNKNOWN", "ERROR")
+OUTCOMES = ("BOUNDED", "UNBOUNDED", "UNKNOWN", "ERROR")
+"""What a model counts as, in every table of verdicts."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class AuditTable:
     def counts(self) -> dict[str, int]:
         """How many are BOUNDED, UNBOUNDED, UNKNOWN, and how many are an ERROR without a verdict."""
         found = Counter(row.outcome for row in self.rows)
-        return {name: found[name] for name in _OUTCOMES}
+        return {name: found[name] for name in OUTCOMES}
 
     @functools.cached_property
     def errors(self) -> tuple[AuditRow, ...]:

@@ -276,13 +276,14 @@ def _solve(
     for i, (lo, hi) in enumerate(zip(claim.lo.reshape(-1), claim.hi.reshape(-1), strict=True)):
         for sign in task.signs:
             best[i, sign] = IntervalProof(i, sign, float(hi) if sign > 0 else -float(lo))
+    intervals = dict(best)
     best |= {key: _better(best[key], old) for key, old in resume.items() if key in best}
+    plain = {key: intervals[key] if _has_ranges(proof) else proof for key, proof in best.items()}
     witnesses: dict[Key, AttainedPoint] = {}
     spent: dict[Key, float] = {}
     case = None
     if difference_program(task.program, task.output) is None:
         case = prepare(task.program, task.output, claims, task.boxes, found, task.cone)
-    plain = dict(best)
     if case is not None and case.deep:
         say("ranges of deep layers")
         clock = clock.share(1.0 - case.recheck_share(clock.seconds_left))
@@ -320,6 +321,11 @@ def _better(old: Proof, new: Proof) -> Proof:
     return new if new.bound < old.bound else old
 
 
+def _has_ranges(proof: Proof) -> bool:
+    """Whether a proof rests on ranges that the checker alone makes rigorous."""
+    return isinstance(proof, DualProof) and bool(proof.ranges)
+
+
 def _rechecked(
     task: Task,
     proofs: Mapping[Key, Proof],
@@ -346,7 +352,7 @@ def _rechecked(
         try:
             checked[key] = weakened(proof, max(proof.bound, read({**proof.to_dict(), **mark})))
         except CertificateError as error:
-            if isinstance(proof, DualProof) and proof.ranges:
+            if _has_ranges(proof):
                 checked[key] = plain[key]
                 continue
             doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
