@@ -17,7 +17,7 @@ NEAR, TRAIN_SHARE = 20_000, 0.9
 
 @dataclass(frozen=True)
 class Split:
-    """Standardised rows, the far ones beyond the training range; ``centre`` and ``scale`` bring back ångströms."""
+    """Standardized rows, the far ones beyond the training range; ``center`` and ``scale`` bring back ångströms."""
 
     train_x: Tensor
     train_y: Tensor
@@ -25,7 +25,7 @@ class Split:
     test_y: Tensor
     far_x: Tensor
     far_y: Tensor
-    centre: float
+    center: float
     scale: float
 
 
@@ -40,7 +40,7 @@ def load(seed: int) -> Split:
     train, test = order[:count], order[count:]
     far = torch.nonzero(x[:, 0] >= NEAR)[:, 0]
     x = (x - x[train].mean(0)) / x[train].std(0)
-    centre, scale = float(y[train].mean()), float(y[train].std())
-    y = ((y - centre) / scale)[:, None]
+    center, scale = float(y[train].mean()), float(y[train].std())
+    y = ((y - center) / scale)[:, None]
     parts = [t[rows].float() for rows in (train, test, far) for t in (x, y)]
-    return Split(*parts, centre, scale)
+    return Split(*parts, center, scale)

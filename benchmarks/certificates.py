@@ -52,7 +52,7 @@ def toy(dim: int, seed: int) -> nn.Module:
 
 
 def protein(width: int, depth: int, placements: tuple[str, ...]) -> Callable[[int], nn.Module]:
-    """Trained on the protein table, standardised."""
+    """Trained on the protein table, standardized."""
     from benchmarks._protein import load
 
     def make(seed: int) -> nn.Module:
@@ -73,12 +73,12 @@ def protein(width: int, depth: int, placements: tuple[str, ...]) -> Callable[[in
 
 def fit(model: nn.Module, x: Tensor, y: Tensor, *, steps: int, batch: int, rate: float = 3e-3) -> None:
     """Adam on the squared error."""
-    optimiser = torch.optim.Adam(model.parameters(), rate)
+    optimizer = torch.optim.Adam(model.parameters(), rate)
     for _ in range(steps):
         rows = torch.randperm(len(x))[:batch] if batch < len(x) else slice(None)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         ((model(x[rows]) - y[rows]) ** 2).mean().backward()
-        optimiser.step()
+        optimizer.step()
 
 
 GROUPS: dict[str, tuple[int, Callable[[], Callable[[int], nn.Module]]]] = {

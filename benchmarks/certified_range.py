@@ -4,7 +4,7 @@
 
 Protein data as P1 splits it (training rows have F1 < 20,000). Two hidden layers of 128 ReLU units with LayerNorm
 first or before every activation, trained three ways: as it is, with ``OutputRangePenalty``, with ``RangeHead``. The
-range asked for has the centre of the training targets and 1.5 times their width. Proved for every input in ℝ⁹: by the
+range asked for has the center of the training targets and 1.5 times their width. Proved for every input in ℝ⁹: by the
 quadratic dual for the first two (unrounded here), by interval propagation for the head.
 """
 
@@ -58,7 +58,7 @@ class Row:
 
 
 def wanted_range(split: Split) -> tuple[float, float]:
-    """The training targets' range, widened about its centre."""
+    """The training targets' range, widened about its center."""
     low, high = float(split.train_y.min()), float(split.train_y.max())
     half = STRETCH * (high - low) / 2
     return (low + high) / 2 - half, (low + high) / 2 + half
@@ -79,10 +79,10 @@ def train(
     penalty = None
     if way == "penalty":
         penalty = OutputRangePenalty(net, split.test_x[:1], (low + inset, high - inset), **PENALTY[norm])
-    optimiser = torch.optim.Adam(net.parameters(), RATE)
+    optimizer = torch.optim.Adam(net.parameters(), RATE)
     rows = len(split.train_x)
     batches = rows // BATCH
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * batches)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * batches)
     for epoch in range(epochs):
         order = torch.randperm(rows, generator=generator)
         for k in range(batches):
@@ -90,9 +90,9 @@ def train(
             loss = (net(split.train_x[pick]) - split.train_y[pick]).square().mean()
             if penalty is not None:
                 loss = loss + penalty()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
         print(f"\r{norm:5} {way:13} epoch {epoch + 1}/{epochs}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
@@ -126,7 +126,7 @@ def experiment(norm: Literal["first", "every"], way: Way, seed: int, epochs: int
     r2 = 1.0 - float(error / split.test_y.double().var(correction=0))
     low, high, proof = prove(net, way, seconds)
     wanted = wanted_range(split)
-    ends = [split.centre + split.scale * v for v in (low, high, *attained(net, split))]
+    ends = [split.center + split.scale * v for v in (low, high, *attained(net, split))]
     spare = 1e-8 * (
         wanted[1] - wanted[0]
     )  # published bounds are wider than proved ones by 2e-9 of themselves
@@ -164,7 +164,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     split = load(0)
-    wanted = [split.centre + split.scale * v for v in wanted_range(split)]
+    wanted = [split.center + split.scale * v for v in wanted_range(split)]
     for norm in given.norms:
         settings: dict[str, JSON] = {
             "data": "protein", "rows": len(split.train_x), "norm": norm, "width": WIDTH, "depth": DEPTH,

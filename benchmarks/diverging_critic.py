@@ -135,12 +135,12 @@ class Actor(nn.Module):
 def cloned(state: Tensor, action: Tensor, draws: torch.Generator, steps: int = 2000) -> Actor:
     """An actor that does what the data do."""
     actor = Actor(state)
-    optimiser = torch.optim.Adam(actor.parameters(), 3e-4)
+    optimizer = torch.optim.Adam(actor.parameters(), 3e-4)
     for _ in range(steps):
         rows = torch.randint(len(state), (BATCH,), generator=draws)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (actor(state[rows]) - action[rows]).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     return actor
 
 

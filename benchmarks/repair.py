@@ -6,7 +6,7 @@
     python -m benchmarks.repair summary
 
 ``tables``: 2×128 ReLU networks trained without a norm, on twelve tables, split three ways (the top decile of the
-leading feature, of the first principal component, or of the norm of the standardised row is held out, as the far
+leading feature, of the first principal component, or of the norm of the standardized row is held out, as the far
 side). Each protection is put in afterwards, without training or labels, and compared with the network as trained
 and with one trained with a LayerNorm from the start. Errors are root mean squares in deviations of the training
 target. *Broken* sets one random feature of every near row to 100 deviations.
@@ -69,21 +69,21 @@ def train(x: Tensor, y: Tensor, *, norm: bool, seed: int, steps: int = STEPS) ->
     """Adam with a cosine schedule, the same for every network."""
     torch.manual_seed(seed)
     model = network(x.shape[1], norm=norm)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     draws = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         rows = torch.randint(len(x), (BATCH,), generator=draws)
         loss = (model(x[rows]) - y[rows]).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     return model.eval()
 
 
 def far_mask(x: np.ndarray, kind: str) -> np.ndarray:
-    """The top decile by the leading feature, the first principal component or the norm of the standardised row."""
+    """The top decile by the leading feature, the first principal component or the norm of the standardized row."""
     scaled = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1.0)
     if kind == "feature":
         score = x[:, 0]
@@ -101,7 +101,7 @@ def far_mask(x: np.ndarray, kind: str) -> np.ndarray:
 
 
 def rows_of(table: str, kind: str, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Standardised by the training rows: train, near, far."""
+    """Standardized by the training rows: train, near, far."""
     whole = data.load(table, seed=0)
     x = np.concatenate([part.x for part in (whole.train, whole.id, whole.ood)]).astype(np.float64)
     y = np.concatenate([part.y.reshape(len(part.y), -1)[:, 0] for part in (whole.train, whole.id, whole.ood)])

@@ -115,7 +115,7 @@ def settled(system: System, count: int, seed: int) -> Tensor:
 
 
 class Step(nn.Module):
-    """state + difference, the difference from a network on the standardised state."""
+    """state + difference, the difference from a network on the standardized state."""
 
     def __init__(self, inner: nn.Module, mean: Tensor, scale: Tensor, size: Tensor) -> None:
         super().__init__()
@@ -143,14 +143,14 @@ def trained_step(system: System, seed: int, *, convolution: bool, steps: int) ->
     else:
         inner = nn.Sequential(nn.Linear(n, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, n))
     model = Step(inner, x.mean(0), x.std(0), (y - x).std(0))
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         rows = torch.randint(len(x), (256,))
         loss = ((model(x[rows]) - y[rows]) / model.size).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     return model.eval(), x
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.repair_shipped [--parts heads images resnet text] [--rows 4000] [--seeds 5]
 
-``heads``: heads of two layers of 128 on MobileNetV2's standardised features of faces, trained on four ethnicity
+``heads``: heads of two layers of 128 on MobileNetV2's standardized features of faces, trained on four ethnicity
 labels as P1 does (the package's own reproduction), repaired on their training features; R² on those and on the fifth.
 ``images``: MobileNetV2 with its ImageNet weights, ``resnet``: ResNet-18 with weights of Tiny-ImageNet, each repaired
 whole on 256 faces. ``text``:

@@ -7,7 +7,7 @@ random, another one for every seed. All models have their default settings; none
 
 stable    StableMLPRegressor
 plain     the same network, trained the same way, with neither norm nor range
-mlp       scikit-learn's MLPRegressor on standardised inputs and targets
+mlp       scikit-learn's MLPRegressor on standardized inputs and targets
 clipped   its predictions, cut to the range of the training targets
 tanh      the plain network with a tanh head over the range of the training targets and a tenth more on either side
 forest    scikit-learn's RandomForestRegressor

@@ -120,13 +120,13 @@ def trained(rounds: int) -> list[dict[str, Any]]:
         model = make().train()
         x, y = torch.randn(256, *shape), torch.randn(256, 1)
         batch = 256 if name == "dense" else 32
-        optimiser = torch.optim.Adam(model.parameters())
+        optimizer = torch.optim.Adam(model.parameters())
 
         def step() -> None:
-            optimiser.zero_grad()  # noqa: B023
+            optimizer.zero_grad()  # noqa: B023
             output = model(x[:batch])  # noqa: B023
             (output.reshape(batch, -1)[:, :1] - y[:batch]).square().mean().backward()  # noqa: B023
-            optimiser.step()  # noqa: B023
+            optimizer.step()  # noqa: B023
 
         watches = {
             "far field": FarFieldMonitor(model, x[:8], every=EVERY),

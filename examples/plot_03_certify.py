@@ -3,7 +3,7 @@ Certify: a range for every input
 ================================
 
 A network with a LayerNorm on every path is bounded. :func:`farfield.certify` says by what numbers, for every input
-there is, and :func:`farfield.verify_certificate` checks the proof without the code that found it.
+there is, and :func:`~farfield.certify.verify_certificate` checks the proof without the code that found it.
 """
 
 import matplotlib.pyplot as plt

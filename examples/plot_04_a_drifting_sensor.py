@@ -2,8 +2,8 @@
 A surrogate in service, and a sensor that drifts
 ================================================
 
-A network has learnt the pressure drop of a pipe from flow, diameter, roughness and temperature. In service one of the
-four sensors begins to drift. :func:`farfield.guard` says when, says which, and keeps the answer in bounds.
+A network has learned the pressure drop of a pipe from flow, diameter, roughness and temperature. In service one of
+the four sensors begins to drift. :func:`~farfield.monitor.guard` says when, says which, and keeps the answer in bounds.
 """
 
 # %%
@@ -51,12 +51,12 @@ class Surrogate(nn.Module):
 
 torch.manual_seed(0)
 model = Surrogate()
-optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+optimizer = torch.optim.Adam(model.parameters(), 3e-3)
 for _ in range(800):
     chosen = torch.randint(4000, (256,), generator=draw)
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     (model(rows[chosen]) - target[chosen]).square().mean().backward()
-    optimiser.step()
+    optimizer.step()
 model.eval()
 with torch.no_grad():
     print(f"error on the rows: {float((model(rows) - target).square().mean().sqrt()):.3f} in log(kPa)")

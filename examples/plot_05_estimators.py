@@ -2,7 +2,7 @@
 Estimators: a regressor with a known range
 ==========================================
 
-:class:`farfield.StableMLPRegressor` is fitted like any estimator of scikit-learn. Its predictions stay in a range
+:class:`~farfield.learn.StableMLPRegressor` is fitted like any estimator of scikit-learn. Its predictions stay in a range
 that is known and proved, however far away it is asked. Beside it: scikit-learn's own perceptron and a random forest.
 """
 

@@ -38,10 +38,10 @@ for position, value in enumerate(strength.values()):
 # Its slope at the origin is 2 − β: that is the factor by which small correlations shrink in every layer.
 
 rho = torch.linspace(-1.0, 1.0, 201, dtype=torch.float64)
-colours = {"tanh": "#D55E00", "relu": "#0072B2", "step": "#009E73", "abs": "#CC79A7"}
+colors = {"tanh": "#D55E00", "relu": "#0072B2", "step": "#009E73", "abs": "#CC79A7"}
 fig, axes = plt.subplots(figsize=(5, 4.2), layout="constrained")
 axes.plot(rho, rho, color="#7F7F7F", linestyle=":", label="identity, β = 1")
-for name, color in colours.items():
+for name, color in colors.items():
     after = mean_reduced_dual(name, rho) / moments(name).variance
     axes.plot(rho, after, color=color, label=f"{name}, β = {strength[name]:.3f}")
 axes.set(xlabel="correlation before the layer", ylabel="correlation after the layer")

@@ -2,7 +2,7 @@
 LayerNorm in two parts
 ======================
 
-LayerNorm first centres its input, then projects it to a sphere. The two parts have different guarantees, so
+LayerNorm first centers its input, then projects it to a sphere. The two parts have different guarantees, so
 farfield keeps them apart: :class:`~farfield.nn.Center` and :class:`~farfield.nn.Project`.
 """
 
@@ -39,7 +39,7 @@ print(f"predicted gain            {normalization_gain(gram(batch)):.12f}")
 # Centering can
 # -------------
 #
-# Two orthogonal samples in three dimensions have isometry 1. Centred, they are no longer orthogonal. In two
+# Two orthogonal samples in three dimensions have isometry 1. Centered, they are no longer orthogonal. In two
 # dimensions they even become antipodal, and isometry falls to 0.
 
 for d in (2, 3, 10, 100):
@@ -48,7 +48,7 @@ for d in (2, 3, 10, 100):
 
 # %%
 # How often does it happen? Projection puts every random batch above the diagonal: isometry rose. LayerNorm,
-# which centres first, puts many below it.
+# which centers first, puts many below it.
 
 samples = [torch.randn(6, 8, generator=draw, dtype=torch.float64) for _ in range(400)]
 start = torch.stack([isometry(gram(s)) for s in samples])

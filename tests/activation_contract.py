@@ -361,7 +361,7 @@ _VARIANCES: Final = ((1.0, 1.0), (2.6, 0.4))
 
 
 def check_closed_form(sigma: Activation) -> None:
-    """Every registered formula (dual, slope, reduced dual) against quadrature, ρ = ±1 and its neighbours included."""
+    """Every registered formula (dual, slope, reduced dual) against quadrature, ρ = ±1 and its neighbors included."""
     if sigma.closed_form is None:
         return
     plain = dataclasses.replace(sigma, closed_form=None)

@@ -146,8 +146,8 @@ def definitions() -> dict[str, Any]:
     return found
 
 
-def randomise(parameters: dict[str, Tensor], generator: torch.Generator) -> None:
-    """Weights of an initialisation, other ones for every file; gains of norms stay near one."""
+def randomize(parameters: dict[str, Tensor], generator: torch.Generator) -> None:
+    """Weights of an initialization, other ones for every file; gains of norms stay near one."""
     with torch.no_grad():
         for value in parameters.values():
             if value.ndim > 1:
@@ -300,12 +300,12 @@ def write_checkpoints(
             if key not in exported:
                 model = names["make"](*key).eval()
                 exported[key] = torch.export.export(model, (torch.zeros(1, d),))
-            randomise(dict(exported[key].named_parameters()), generator)
+            randomize(dict(exported[key].named_parameters()), generator)
             torch.export.save(exported[key], files / path)
         else:
             path = f"{kind}_{i:04d}.{'safetensors' if i % 3 else 'pt'}"
             model = names["make"](kind, d, width)
-            randomise(dict(model.named_parameters()), generator)
+            randomize(dict(model.named_parameters()), generator)
             if i % 3:
                 save_file(model.state_dict(), files / path)
             else:

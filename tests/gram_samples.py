@@ -22,7 +22,7 @@ def features(
 
 
 def unit_grams(seed: int, cases: int, n: int, *, d: int | None = None, common: float = 0.0) -> Tensor:
-    """Unit-diagonal Gram matrices of Gaussian features, built without farfield's own normalisation."""
+    """Unit-diagonal Gram matrices of Gaussian features, built without farfield's own normalization."""
     x = features(seed, cases, n, d if d is not None else 2 * n, common=common)
     x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     G = x @ x.mT

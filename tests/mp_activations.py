@@ -110,7 +110,7 @@ def _legendre() -> GaussLegendre:
 
 
 def hermite(count: int, z: Any) -> list[Any]:
-    """The first ``count`` normalised probabilists' Hermite polynomials."""
+    """The first ``count`` normalized probabilists' Hermite polynomials."""
     plain = [mp.mpf(1), z]
     for k in range(1, count - 1):
         plain.append(z * plain[k] - k * plain[k - 1])

@@ -333,7 +333,7 @@ def orthogonal():
 
 @register
 def buffers():
-    class Centred(nn.Module):
+    class Centered(nn.Module):
         def __init__(self):
             super().__init__()
             self.register_buffer("mean", torch.randn(5))
@@ -343,7 +343,7 @@ def buffers():
         def forward(self, x):
             return self.head(torch.relu((x - self.mean) @ self.mixing))
 
-    return Centred(), real(5)
+    return Centered(), real(5)
 
 
 @register

@@ -169,7 +169,7 @@ def derivative(g: Formula, x: Any, order: int, kinks: tuple[float, ...] = ()) ->
 
 
 def largest(g: Formula, xs: list[Any]) -> Any:
-    """The largest value of g at these points and between the neighbours of the best of them (golden section)."""
+    """The largest value of g at these points and between the neighbors of the best of them (golden section)."""
     values = [g(x) for x in xs]
     best = max(range(len(xs)), key=lambda i: values[i])
     a, b = xs[max(best - 1, 0)], xs[min(best + 1, len(xs) - 1)]

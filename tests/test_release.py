@@ -40,6 +40,10 @@ def test_one_version():
     assert f"\n## {version}\n" in text("CHANGELOG.md") or "\n## Unreleased\n" in text("CHANGELOG.md")
 
 
+def test_every_name_of_the_package_is_in_its_table():
+    assert set(farfield.__all__) <= set(re.findall(r"``farfield\.(\w+)``", text("docs/api/farfield.rst")))
+
+
 def test_one_address():
     """Whoever moves the project changes pyproject.toml and finds the other places here."""
     owner = SOURCE.removeprefix("https://github.com/")

@@ -58,11 +58,10 @@ FORBIDDEN = (
 BRITISH = re.compile(
     r"\b(?:(?:un|re)?(?:normal|standard|initial|factor|recogn|stabil|parametr|general|summar|minim|maxim|optim|linear|random)"
     r"is(?:e|es|ed|ing|er|ers|ation|ations)|cent(?:re|red|ring)|coloured|colours?|behaviour|neighbours?|analys(?:e|ed|ing)|"
-    r"artefacts?|labelled|cancelled)\b",
+    r"artefacts?|labelled|labellings?|cancelled|learnt|judgements?)\b",
     re.IGNORECASE,
 )
 """As PyTorch has it: normalized, analyze, center."""
-ROOMS = ("audit", "cli", "monitor", "repair", "report")
 FILES = [
     *(ROOT / "src").rglob("*.py"),
     *(ROOT / "docs").rglob("*.md"),
@@ -99,12 +98,23 @@ def is_name(text, match):
     )
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_one_spelling(room):
+def test_one_spelling_in_programs():
     found = {
         str(file.relative_to(ROOT)): words
-        for file in (ROOT / "src" / "farfield" / room).rglob("*.py")
-        if (words := british(file.read_text(encoding="utf-8")))
+        for file in FILES
+        if file.suffix == ".py" and (words := british(file.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
+def test_one_spelling_on_pages():
+    pages = [
+        file for file in (*FILES, ROOT / "CHANGELOG.md", ROOT / "ARCHITECTURE.md") if file.suffix == ".md"
+    ]
+    found = {
+        str(page.relative_to(ROOT)): words
+        for page in pages
+        if (words := BRITISH.findall(re.sub(r"`+[^`]*`+", "", page.read_text(encoding="utf-8"))))
     }
     assert not found
 

@@ -31,8 +31,14 @@ def escape_bars(lines: list[str]) -> list[str]:
     return out
 
 
+def without_house_rules(lines: list[str]) -> list[str]:
+    """A package's docstring up to what it may import, which is for those who change it."""
+    rules = next((i for i, line in enumerate(lines) if line.startswith("May import:")), len(lines))
+    return lines[:rules]
+
+
 def _process(app, what, name, obj, options, lines) -> None:
-    lines[:] = escape_bars(lines)
+    lines[:] = escape_bars(without_house_rules(lines) if what == "module" else lines)
 
 
 def _shown(annotation: object) -> str:

@@ -23,7 +23,7 @@ _NESTED = ("state_dict", "model_state_dict", "model")
 """Where training scripts put the weights among other things."""
 _WRAPPERS = ("module.", "_orig_mod.")
 """What DistributedDataParallel and torch.compile write before every name."""
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class CheckpointError(FarfieldError, ValueError):
@@ -112,7 +112,7 @@ def _fitted(weights: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor
 
 def _details(error: BaseException) -> str:
     """What an error says, on one line."""
-    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    lines = [line.strip() for line in _COLORS.sub("", str(error)).splitlines() if line.strip()]
     # torch explains at length how to load a pickle anyway; what it met is in one line.
     met = [line for line in lines if line.startswith("WeightsUnpickler error")]
     text = " ".join(met[:1] or lines[:4])

@@ -16,7 +16,7 @@ B, U, K = "BOUNDED", "UNBOUNDED", "UNKNOWN"
 
 
 class GCN(nn.Module):
-    """Symmetrically normalised neighbourhoods, index_add."""
+    """Symmetrically normalized neighbourhoods, index_add."""
 
     def __init__(self, norm: bool = False) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class GAT(nn.Module):
 
 
 class GraphSAGE(nn.Module):
-    """Mean of the neighbours beside the node itself."""
+    """Mean of the neighbors beside the node itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class EdgeConv(nn.Module):
 
 
 class GIN(nn.Module):
-    """Sums of neighbours, then of the nodes of each graph."""
+    """Sums of neighbors, then of the nodes of each graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,19 +112,19 @@ class SetTransformer(nn.Module):
 
 
 class ForceField(nn.Module):
-    """Pairwise forces over a neighbour list, cut off smoothly at distance 5."""
+    """Pairwise forces over a neighbor list, cut off smoothly at distance 5."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kind = nn.Embedding(4, 8)
         self.pair = nn.Sequential(Linear(26, 16), nn.SiLU(), Linear(16, 1))
-        self.register_buffer("centres", torch.linspace(0, 5, 10))
+        self.register_buffer("centers", torch.linspace(0, 5, 10))
 
-    def forward(self, position: Tensor, species: Tensor, neighbours: Tensor) -> Tensor:
-        i, j = neighbours
+    def forward(self, position: Tensor, species: Tensor, neighbors: Tensor) -> Tensor:
+        i, j = neighbors
         r = position[j] - position[i]
         d = r.norm(dim=-1)
-        shells = torch.exp(-((d[:, None] - self.centres) ** 2))
+        shells = torch.exp(-((d[:, None] - self.centers) ** 2))
         cut = torch.where(d < 5, 0.5 * (torch.cos(d * 3.14159 / 5) + 1), torch.zeros_like(d))
         kinds = self.kind(species)
         weight = self.pair(torch.cat([kinds[i], kinds[j], shells], -1)).squeeze(-1) * cut

@@ -60,7 +60,7 @@ class Additive(nn.Module):
         return torch.relu(self.second(torch.relu(self.first(x)))).mean(-1, keepdim=True)
 
 
-class Standardised(nn.Module):
+class Standardized(nn.Module):
     """Inputs brought to scale by constants, then a network of two features."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ def test_a_hidden_layer_that_is_only_summed_gets_none():
 
 
 def test_raw_inputs_and_narrow_layers_get_none():
-    places, action = advised(seeded(Standardised), (X,))
+    places, action = advised(seeded(Standardized), (X,))
     assert places == () and "No hidden layer of three features" in action
     assert "after" not in action
 

@@ -117,13 +117,13 @@ def violations(
     half = torch.exp2(-level.to(DOUBLE))
     steps = torch.exp2(level.to(DOUBLE))
     at = torch.floor(torch.rand(cells, axes, generator=generator, dtype=DOUBLE) * steps)
-    centre = -1 + half * (2 * at + 1)
+    center = -1 + half * (2 * at + 1)
     face = torch.randint(0, compiled.faces, (cells,), generator=generator)
-    upper, _, _ = compiled.bound(face, centre, half)
+    upper, _, _ = compiled.bound(face, center, half)
     offset = torch.rand(points, cells, axes, generator=generator, dtype=DOUBLE) * 2 - 1
     offset[: points // 3] = torch.sign(offset[: points // 3])
     offset[0] = 0.0
-    place = (centre + half * offset).reshape(-1, axes)
+    place = (center + half * offset).reshape(-1, axes)
     u = compiled.points(face.repeat(points), place) @ compiled.matrix.T + compiled.shift
     u = u.reshape(points, cells, -1)
     valid = torch.ones(points, cells, dtype=torch.bool)

@@ -180,7 +180,7 @@ def _spoil_proof(proof: Data, rng: random.Random) -> None:
                 rng.choice([0.0, -size, size, 1e6]) for _ in norm["kappa"]
             ]
             if rng.random() < 0.2:
-                norm["parametrised"] = not norm["parametrised"]
+                norm["parametrized"] = not norm["parametrized"]
         elif proof["forms"] and rng.random() < 0.7:
             form = rng.choice(proof["forms"])
             form[rng.randint(1, 3)] -= size

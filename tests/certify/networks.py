@@ -96,11 +96,11 @@ def network(seed: int, largest: int = 512, deepest: int = 6) -> tuple[nn.Module,
 def _train(model: nn.Module, dim: int, outputs: int) -> None:
     x = 4 * torch.rand(64, dim) - 2
     y = torch.sin(2 * x.sum(-1, keepdim=True)).expand(-1, outputs)
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(40):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         ((model(x) - y) ** 2).mean().backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def attack(model: nn.Module, dim: int, seed: int, steps: int = 60) -> tuple[Tensor, Tensor]:

@@ -48,11 +48,11 @@ def _trained(dim: int, width: int, act: type[nn.Module], steps: int = 150) -> nn
     ).double()  # fmt: skip
     x = 2 * torch.randn(256, dim, dtype=DOUBLE)
     y = torch.sin(2 * x).prod(1, keepdim=True)
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 
@@ -152,7 +152,7 @@ def test_the_wrong_side_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _caught()
 
 
-def _cancelling() -> tuple[Network, float]:
+def _canceling() -> tuple[Network, float]:
     """A network of one input whose first two maps nearly cancel, and its value at 1 from exact fractions."""
     torch.manual_seed(3)
     first, second = nn.Linear(1, 6).double(), nn.Linear(6, 3).double()
@@ -185,7 +185,7 @@ def _bound_at_one(network: Network, sign: int) -> float:
 
 
 def test_ignoring_the_magnitudes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, value = _cancelling()
+    network, value = _canceling()
     assert -_bound_at_one(network, -1) <= value <= _bound_at_one(network, 1)
     monkeypatch.setattr(_maps, "UNIT", 0.0)
     assert not -_bound_at_one(network, -1) <= value <= _bound_at_one(network, 1)
@@ -211,12 +211,12 @@ def test_halving_a_cell_quarters_the_excess(act: str, place: str) -> None:
     model = random_net(7, 2, "layer", act, place, 1e-5)
     compiled = compiled_of(model, 2)
     face = torch.tensor([5, 5, 5])
-    centre = torch.tensor([[0.25, -0.5], [0.5, 0.25], [-0.75, 0.75]], dtype=DOUBLE)
+    center = torch.tensor([[0.25, -0.5], [0.5, 0.25], [-0.75, 0.75]], dtype=DOUBLE)
     widths = []
     for level in (8, 10):
-        half = torch.full_like(centre, 2.0**-level)
-        upper, _, slopes = compiled.bound(face, centre, half)
-        value = compiled.evaluate(compiled.points(face, centre) @ compiled.matrix.T)
+        half = torch.full_like(center, 2.0**-level)
+        upper, _, slopes = compiled.bound(face, center, half)
+        value = compiled.evaluate(compiled.points(face, center) @ compiled.matrix.T)
         widths.append(upper - value - slopes.abs().sum(1))
     slope = torch.log2(widths[0] / widths[1]) / 2
     assert bool((slope > 1.8).all() & (slope < 2.3).all()), slope
@@ -231,9 +231,9 @@ def test_trees_cover_the_cube() -> None:
     proof, _ = branch(network, 0, 1, time_budget=Budget(steps=80), tolerance=1e-4)
     assert len(proof.trees) == 6
     for face, tree in enumerate(proof.trees):
-        centre, half, inside = leaves(tree, 2)
+        center, half, inside = leaves(tree, 2)
         assert float((2 * half).prod(1).sum()) == 4.0  # dyadic volumes add up exactly
-        assert bool(((centre.abs() + half) <= 1).all())
+        assert bool(((center.abs() + half) <= 1).all())
         assert float((2 * half[inside]).prod(1).sum()) == {4: 0.0, 5: 4.0}.get(face, 2.0)
     assert recheck(network, proof) == pytest.approx(proof.bound, rel=1e-13)
 

@@ -114,7 +114,7 @@ def test_the_projection_of_an_lstm_is_not_within_one() -> None:
 
 @pytest.mark.parametrize("bad", [-1.24999, math.nan])
 @pytest.mark.parametrize("norm", ["layer", "rms", "group", "by_hand"])
-def test_a_norm_whose_stabiliser_is_not_positive_proves_nothing(norm: str, bad: float) -> None:
+def test_a_norm_whose_stabilizer_is_not_positive_proves_nothing(norm: str, bad: float) -> None:
     """(x − mean)/√(var + ε) at ε = −var is infinite."""
 
     class Model(nn.Module):
@@ -206,7 +206,7 @@ def test_an_unbounded_model_has_no_certificate(which: int) -> None:
     size = math.prod(int(d) for d in program.node(program.outputs[0]).shape)
     assert not accepted(program, _interval_data(program, [-1e6] * size, [1e6] * size, (1, dim)))
     norms = {
-        n.name: {"parametrised": False, "kappa": [1e3], "omega": [0.0]}
+        n.name: {"parametrized": False, "kappa": [1e3], "omega": [0.0]}
         for n in program.nodes
         if n.op == "layer_norm"
     }

@@ -15,7 +15,7 @@ from farfield.certify._proofs import read_proof
 from farfield.certify._rounding import positive_definite, spectral_bound
 from farfield.certify.affine import build_network
 from farfield.certify.dual import publish, restore
-from farfield.certify.dual._descent import initial_multipliers, optimise
+from farfield.certify.dual._descent import initial_multipliers, optimize
 from farfield.certify.dual._dual import Dual, objective
 from farfield.certify.dual._problem import build_problem
 from farfield.certify.dual._prove import prove
@@ -125,18 +125,18 @@ def test_hessian_and_linear_part_are_the_lagrangian_s():
         assert torch.allclose(dual.curvature(m, x), x @ hessian @ x, rtol=1e-9, atol=1e-9)
 
 
-def test_a_norm_behind_the_first_linear_is_parametrised_exactly():
+def test_a_norm_behind_the_first_linear_is_parametrized_exactly():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 9), nn.LayerNorm(9), nn.Linear(9, 9)).double().eval()
     _, _, problem = problem_of(model, 3)
     (ball,) = problem.balls
-    assert ball.parametrised
+    assert ball.parametrized
     weight = torch.cat([model[0].weight, model[0].bias[:, None]], 1).detach()
-    centred = weight - weight.mean(0)
+    centered = weight - weight.mean(0)
     for size in (1e-6, 1.0, 1e5):
         x = size * torch.randn(3, dtype=torch.float64)
         u = torch.cat([x, torch.ones(1, dtype=torch.float64)])
-        u = u / ((centred @ u).square().mean() + 1e-5 * u[-1] ** 2).sqrt()
+        u = u / ((centered @ u).square().mean() + 1e-5 * u[-1] ** 2).sqrt()
         scaled = torch.linalg.lstsq(problem.objective, model(x[None])[0].detach() - problem.offset).solution
         assert torch.allclose(scaled @ ball.gram @ scaled, torch.ones((), dtype=torch.float64), rtol=1e-8)
         assert torch.allclose(
@@ -150,7 +150,7 @@ def test_search_tightens_and_the_payload_is_the_proof():
     dual = Dual(problem, goal)
     first = lifted(dual, initial_multipliers(problem, goal, dual.count))
     loose = prove(problem, goal, first, 0).bound
-    multipliers, value = optimise(problem, goal, time_budget=Budget(steps=400))
+    multipliers, value = optimize(problem, goal, time_budget=Budget(steps=400))
     proof = prove(problem, goal, multipliers, 0)
     assert proof.bound < 0.7 * loose
     # Stored products are rounded to single precision: the proof is of those multipliers, the search's were others.

@@ -118,7 +118,7 @@ def test_bounds_agree_with_the_certified_problem(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_gradient_against_differences(name, monkeypatch):
-    """At fixed multipliers, and with the joint maximiser found anew at every weight."""
+    """At fixed multipliers, and with the joint maximizer found anew at every weight."""
     net = MODELS[name]()
     penalty = OutputRangePenalty(net, torch.zeros(1, 2, dtype=DOUBLE), (-0.1, 0.1), warm_up=40)
     penalty()
@@ -166,12 +166,12 @@ def test_training_brings_the_proved_range_inside(placement):
     before = [b.item() for b in OutputRangePenalty(net, example, wanted).bounds()]
     assert before[0] < -1.5 or before[1] > 1.5
     penalty = OutputRangePenalty(net, example, (-1.45, 1.45), weight=0.3)
-    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
     for _ in range(250):
         loss = (net(x) - y).square().mean() + penalty()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     low, high = proved(net, 500)
     assert wanted[0] <= low and high <= wanted[1]
     assert float((net(x) - y).square().mean().detach()) < 0.1
@@ -187,8 +187,8 @@ def test_a_bound_without_its_separable_part_is_caught(monkeypatch):
     assert escaped(net, lower.detach(), upper.detach())
 
 
-def test_a_stale_joint_maximiser_is_caught(monkeypatch):
-    """The Lagrangian at any other point than its maximiser is no bound."""
+def test_a_stale_joint_maximizer_is_caught(monkeypatch):
+    """The Lagrangian at any other point than its maximizer is no bound."""
     right = _penalty._lagrangian
     monkeypatch.setattr(_penalty, "_lagrangian", lambda dual, m, x: right(dual, m, torch.full_like(x, 3.0)))
     net = mlp()

@@ -114,7 +114,7 @@ def test_forms_are_what_the_program_computes(name):
             argument = truth[program.node(block.node).inputs[0]].reshape(-1)
             torch.testing.assert_close(z, argument * (t if block.form.degree else 1.0), rtol=1e-9, atol=1e-9)
             if block.kind == "norm":
-                c = z[block.groups] - (z[block.groups].mean(-1, keepdim=True) if block.centred else 0.0)
+                c = z[block.groups] - (z[block.groups].mean(-1, keepdim=True) if block.centered else 0.0)
                 eps = block.norm_eps * (t * t if block.form.degree else 1.0)
                 y = torch.empty_like(z)
                 y[block.groups] = c / (c.square().sum(-1, keepdim=True) / block.count + eps).sqrt()

@@ -67,8 +67,8 @@ class Moving(nn.Module):
         return torch.cat([0.9 * place + 0.1 * speed, 0.8 * speed + self.net(x)], -1)
 
 
-class Normalised(nn.Module):
-    """A difference in standardised units."""
+class Normalized(nn.Module):
+    """A difference in standardized units."""
 
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ def test_every_rollout_ends_in_the_box_and_stays(name):
 
 def test_a_difference_that_is_added_drifts():
     torch.manual_seed(0)
-    step = Normalised().eval()
+    step = Normalized().eval()
     found = ff.certify_rollout(step, torch.zeros(1, 2, dtype=F64), time_budget=STEPS)
     assert found.verdict.name == "DRIFTS" and found.attractor_lower is None
     path = simulated(step, (2,), 60)

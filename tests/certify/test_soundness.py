@@ -59,9 +59,9 @@ def test_a_linear_head_behind_a_norm_is_bounded_exactly():
     certificate = certify(model, torch.zeros(1, 6, dtype=torch.float64), time_budget=Budget(steps=400))
     pulled = head * norm.weight.detach()
     radius = 2.0 * (pulled - pulled.mean()).norm()
-    centre = head @ norm.bias.detach() + model[2].bias.detach()
-    assert float(certificate.upper) >= float(centre + radius) * (1 - 1e-12)
-    assert float(certificate.upper) <= float(centre + radius) + 1e-3 * float(radius)
+    center = head @ norm.bias.detach() + model[2].bias.detach()
+    assert float(certificate.upper) >= float(center + radius) * (1 - 1e-12)
+    assert float(certificate.upper) <= float(center + radius) + 1e-3 * float(radius)
     assert float(certificate.tightness) < 1.01
 
 
@@ -86,9 +86,9 @@ def _smaller(ball, factor):
         ball.gram,
         ball.gram_magnitude,
         ball.radius * factor,
-        ball.centred,
+        ball.centered,
         ball.block,
-        ball.parametrised,
+        ball.parametrized,
     )
 
 

@@ -109,7 +109,7 @@ def test_reproduce_lists_without_torch():
     done = farfield("reproduce")
     assert done.returncode == 0
     assert "p2.fig3" in done.stdout and "p2.tableC1" in done.stdout
-    assert "P2 Figure 4: layer centring" in done.stdout and "P2 Figure B.1" in done.stdout
+    assert "P2 Figure 4: layer centering" in done.stdout and "P2 Figure B.1" in done.stdout
 
 
 def test_reproduce_refuses_an_old_name_with_the_new_one(tmp_path):

@@ -207,12 +207,12 @@ def test_the_leading_feature_has_a_tail():
 
 @pytest.fixture
 def packed(tmp_path):
-    """Four grey images in the form of UTKFace's file; the third has no age."""
+    """Four gray images in the form of UTKFace's file; the third has no age."""
     image = pytest.importorskip("PIL.Image")
     blobs = []
-    for grey in (10, 60, 110, 160):
+    for gray in (10, 60, 110, 160):
         buffer = io.BytesIO()
-        image.fromarray(np.full((128, 128, 3), grey, np.uint8)).save(buffer, "WEBP", lossless=True)
+        image.fromarray(np.full((128, 128, 3), gray, np.uint8)).save(buffer, "WEBP", lossless=True)
         blobs.append(np.frombuffer(buffer.getvalue(), np.uint8))
     path = tmp_path / "faces.npz"
     offsets = np.cumsum([0, *(len(b) for b in blobs)])

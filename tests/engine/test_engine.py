@@ -445,7 +445,7 @@ def test_an_interrupt_passes_through_and_finished_work_stays(tmp_path, any_engin
     assert set(logged.calls) <= set(range(7, 50)) and 7 in logged.calls
 
 
-def signalled_on(number, item):
+def signaled_on(number, item):
     if item == number:
         os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.005)
@@ -464,7 +464,7 @@ def interruptible():
 def test_ctrl_c_stops_cleanly(tmp_path, any_engine):
     checkpoint, threads = Checkpoint(tmp_path, fingerprint("signal")), threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        list(any_engine.map(partial(signalled_on, 7), range(200), checkpoint=checkpoint))
+        list(any_engine.map(partial(signaled_on, 7), range(200), checkpoint=checkpoint))
     assert threading.active_count() == threads
     finished = {i for i in range(200) if checkpoint.load(i) == i}
     assert set(range(5)) <= finished and len(finished) < 100

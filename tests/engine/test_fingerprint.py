@@ -17,7 +17,7 @@ from farfield.engine import Tile, fingerprint
 from farfield.errors import InvalidValueError
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
     BLUE = 2
 
@@ -80,8 +80,8 @@ DIFFERENT = [
     (torch.tensor(1 - 2j),),
     (torch.float32,),
     (torch.float64,),
-    (Colour.RED,),
-    (Colour.BLUE,),
+    (Color.RED,),
+    (Color.BLUE,),
     (Tile((0, 1), (0, 2)),),
     (Tile((0, 2), (0, 1)),),
     (Settings(1, ONE),),

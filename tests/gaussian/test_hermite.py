@@ -1,4 +1,4 @@
-"""Normalised Hermite polynomials and the expansion of an activation in them."""
+"""Normalized Hermite polynomials and the expansion of an activation in them."""
 
 import math
 

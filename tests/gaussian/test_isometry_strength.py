@@ -130,7 +130,7 @@ def test_large_gain_of_tanh() -> None:
 
 
 @pytest.mark.parametrize("gain", [1e-100, 1e-12, 1e-6])
-def test_small_gains_linearise(gain: float) -> None:
+def test_small_gains_linearize(gain: float) -> None:
     for name in ("tanh", "sin", "erf", "softsign"):
         assert abs(isometry_strength(name, gain=gain) - 1.0) < 1e-9
     # x − tanh x ≈ x³/3, of which c₁² is 9/15.

@@ -1,4 +1,4 @@
-"""Names, modules and callables as activations: recognised, wrapped with their kinks, or refused with a reason."""
+"""Names, modules and callables as activations: recognized, wrapped with their kinks, or refused with a reason."""
 
 import copy
 import dataclasses
@@ -52,11 +52,11 @@ MODULES = {
 }
 
 
-# --- recognised --------------------------------------------------------------------------------------------------
+# --- recognized --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_module_is_recognised(name: str) -> None:
+def test_module_is_recognized(name: str) -> None:
     module = MODULES[name]
     assert activation(module).name == name
     assert activation(module).parameters == activation(name).parameters
@@ -98,7 +98,7 @@ def test_module_parameters_are_kept(module: nn.Module, name: str, parameters: di
         (torch.abs, "abs"),
     ],
 )
-def test_function_is_recognised(function: Callable[[Tensor], Tensor], name: str) -> None:
+def test_function_is_recognized(function: Callable[[Tensor], Tensor], name: str) -> None:
     assert activation(function).name == name
     assert activation(function).growth is not None
 

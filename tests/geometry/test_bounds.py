@@ -257,7 +257,7 @@ def test_antipodal_pairs_are_parted_by_activations_that_are_not_odd():
     for name in ("relu", "gelu", "sigmoid", "softplus", "exp"):
         gaps = mean_field_gaps(pair(-1.0), name, 3)
         assert gaps[0] == torch.inf
-        # sigmoid − ½ is odd: centring leaves an odd function, so the pair stays antipodal.
+        # sigmoid − ½ is odd: centering leaves an odd function, so the pair stays antipodal.
         assert (gaps[1] == torch.inf) == (name == "sigmoid"), name
 
 

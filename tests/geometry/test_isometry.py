@@ -117,7 +117,7 @@ def test_the_gradient_is_the_known_one():
     torch.testing.assert_close(slope, expected.detach(), rtol=1e-10, atol=1e-13)
 
 
-def test_a_singular_neighbour_does_not_poison_gradients():
+def test_a_singular_neighbor_does_not_poison_gradients():
     G = torch.stack([gram(features(13, 1, 3, 8))[0], torch.ones(3, 3, dtype=torch.float64)]).requires_grad_()
     gaps = isometry_gap(G)
     assert gaps[1] == torch.inf

@@ -26,7 +26,7 @@ Step = Callable[[Tensor, str], Tensor]
 
 
 def step_with_the_whole_dual(G: Tensor, name: str) -> Tensor:
-    """σ̂(G)/σ̂(1): centring forgotten."""
+    """σ̂(G)/σ̂(1): centering forgotten."""
     return dual(name, G.clamp(-1, 1)) / dual(name, 1.0)
 
 
@@ -48,7 +48,7 @@ def pairs(rho: Tensor) -> Tensor:
     return torch.stack([torch.stack([one, rho], -1), torch.stack([rho, one], -1)], -2)
 
 
-def test_the_step_is_the_normalised_reduced_dual():
+def test_the_step_is_the_normalized_reduced_dual():
     rho = torch.tensor([-0.75, 0.2, 0.98], dtype=torch.float64)
     G = pairs(rho)
     for name in NAMES:
@@ -56,7 +56,7 @@ def test_the_step_is_the_normalised_reduced_dual():
         torch.testing.assert_close(mean_field_step(G, name), expected, rtol=0, atol=1e-12)
 
 
-def test_the_step_normalises_first_and_takes_anything_elementwise():
+def test_the_step_normalizes_first_and_takes_anything_elementwise():
     x = features(2, 1, 4, 9, spread=1.0)[0]
     G = gram(x)
     assert torch.equal(mean_field_step(G, "relu"), mean_field_step(normalized_gram(G), "relu"))
@@ -130,7 +130,7 @@ def test_isometry_never_decreases(name):
 
 @pytest.mark.parametrize("name", ["relu", "exp"])
 def test_isometry_decreases_under_the_whole_dual(name):
-    """Without centring it does decrease: the check is not empty."""
+    """Without centering it does decrease: the check is not empty."""
     with pytest.raises(AssertionError):
         check_monotone(step_with_the_whole_dual, name)
 

@@ -137,17 +137,17 @@ def test_with_an_epsilon_isometry_still_never_falls(norm_eps):
     assert fallen == 0
 
 
-def test_corollary_2_fails_for_a_centring_layer_norm():
-    """As printed ("LayerNorm") it fails, and isometry itself falls: centring is what does it."""
+def test_corollary_2_fails_for_a_centering_layer_norm():
+    """As printed ("LayerNorm") it fails, and isometry itself falls: centering is what does it."""
     total, broken, fallen = counts_after(LayerNorm(0.0))
     assert broken > total // 10
     assert 0 < fallen < broken
-    _, _, fallen_by_centring = counts_after(Center())
-    assert fallen_by_centring > total // 10
+    _, _, fallen_by_centering = counts_after(Center())
+    assert fallen_by_centering > total // 10
 
 
 def test_corollary_2_smallest_counterexample():
-    """Two orthogonal samples, isometry 1, that differ mostly along the mean: centring makes them antipodal."""
+    """Two orthogonal samples, isometry 1, that differ mostly along the mean: centering makes them antipodal."""
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     assert isometry(gram(x)) == 1.0
     assert isometry(gram(LayerNorm(0.0)(x))) == 0.0

@@ -467,7 +467,7 @@ def hypernetwork():
 
 
 @model
-def weight_normalised():
+def weight_normalized():
     net = nn.Sequential(
         parametrizations.weight_norm(nn.Linear(6, 8)),
         nn.ReLU(),

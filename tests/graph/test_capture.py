@@ -98,7 +98,7 @@ def test_transposed_weights_are_views():
 
 
 @pytest.mark.parametrize("wrap", [parametrizations.weight_norm, parametrizations.spectral_norm])
-def test_parametrised_weights_fold_to_a_linear_layer(wrap):
+def test_parametrized_weights_fold_to_a_linear_layer(wrap):
     model = wrap(nn.Linear(6, 4)).double().eval()
     program = capture(model, X.double())
     operations = [n for n in program.nodes if n.role == "operation"]

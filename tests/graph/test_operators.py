@@ -22,7 +22,7 @@ from farfield.graph.operators import (
     registered_targets,
     unregister_operator,
 )
-from farfield.graph.recognition import recognise
+from farfield.graph.recognition import recognize
 from graph.support import EXACT, Function, assert_same, raw_program, tensors_of
 
 UNREPEATABLE = {"bernoulli", "empty", "randint", "random"}
@@ -69,7 +69,7 @@ def check_operators(ops, *, dynamic_batch=False) -> dict[str, Callable[[], None]
     model = Examples(ops)
     inputs = tuple(tensor for op in ops for example in op.examples for tensor in example.inputs())
     raw = raw_program(model, inputs, dynamic_batch=dynamic_batch)
-    final = recognise(simplify(fold(raw)))
+    final = recognize(simplify(fold(raw)))
     values = [program.evaluate(*inputs) for program in (raw, final)]
     returned = model(*inputs)
     ends = itertools.accumulate((len(tensors_of(part)) for part in returned), initial=0)
@@ -127,7 +127,7 @@ def test_decomposed_capture_agrees_too(family):
     model = Examples(ops)
     raw = raw_program(model, inputs, decompose=True, dynamic_batch=False)
     assert_same(raw, inputs, model(*inputs))
-    assert_same(recognise(simplify(fold(raw))), inputs, model(*inputs))
+    assert_same(recognize(simplify(fold(raw))), inputs, model(*inputs))
 
 
 def test_the_names_that_growth_rules_are_written_for_exist():

@@ -45,8 +45,8 @@ def moments(x):
 
 
 def var_mean(x):
-    variance, centre = torch.var_mean(x, -1, correction=0, keepdim=True)
-    return (x - centre) / (variance + EPS).sqrt()
+    variance, center = torch.var_mean(x, -1, correction=0, keepdim=True)
+    return (x - center) / (variance + EPS).sqrt()
 
 
 def without_keepdim(x):
@@ -114,7 +114,7 @@ L2_NORMS = {
     ),
     "absolute sum": (lambda x: x / (x.abs().sum(-1, keepdim=True) + EPS), 1.0, "outside"),
     "largest": (lambda x: x / x.abs().amax(-1, keepdim=True), math.inf, "inside"),
-    "of the centred": (lambda x: functional.normalize(x - mean(x), dim=-1), 2.0, "clamp"),
+    "of the centered": (lambda x: functional.normalize(x - mean(x), dim=-1), 2.0, "clamp"),
     "vmapped": (lambda x: torch.vmap(lambda row: row / (row.norm() + EPS))(x), 2.0, "outside"),
 }
 
@@ -130,7 +130,7 @@ def program_of(function, x=None) -> Program:
 
 def only(program: Program, op: str):
     (node,) = program.find(op)
-    assert node.attributes["recognised"] is True
+    assert node.attributes["recognized"] is True
     return node
 
 
@@ -154,14 +154,14 @@ def test_rms_norms(name):
 
 
 @pytest.mark.parametrize("name", L2_NORMS)
-def test_l2_normalisations(name):
+def test_l2_normalizations(name):
     function, order, mode = L2_NORMS[name]
     node = only(program_of(function), "l2_normalize")
     assert node.attributes["p"] == order
     assert node.attributes["eps_mode"] == mode
 
 
-def test_a_stabiliser_inside_a_clamp_is_turned_into_the_one_outside():
+def test_a_stabilizer_inside_a_clamp_is_turned_into_the_one_outside():
     node = only(
         program_of(lambda x: x / (x * x).sum(-1, keepdim=True).clamp(min=1e-8).sqrt()), "l2_normalize"
     )
@@ -195,7 +195,7 @@ def rescaled(x, *, root=0.1, share=0.1, size=None, terms=None):
     )
 
 
-def test_the_stabiliser_need_not_be_that_of_the_scaling():
+def test_the_stabilizer_need_not_be_that_of_the_scaling():
     assert only(program_of(lambda x: rescaled(x, share=0.3)), "rms_norm").attributes["eps"] == pytest.approx(
         0.09
     )
@@ -220,8 +220,8 @@ NEAR_MISSES = {
     "variance over the wrong axis": lambda x: (
         (x - mean(x)) / (x.var(0, keepdim=True, correction=0) + EPS).sqrt()
     ),
-    "not centred": lambda x: x / x.std(-1, keepdim=True),
-    "centred but divided by the raw root mean square": lambda x: (x - mean(x)) / (mean(x * x) + EPS).sqrt(),
+    "not centered": lambda x: x / x.std(-1, keepdim=True),
+    "centered but divided by the raw root mean square": lambda x: (x - mean(x)) / (mean(x * x) + EPS).sqrt(),
     "mean absolute value": lambda x: x / (mean(x.abs()) + EPS),
     "square without a root": lambda x: x / (mean(x * x) + EPS),
     "fourth root": lambda x: x / (mean(x * x) + EPS) ** 0.25,
@@ -229,12 +229,14 @@ NEAR_MISSES = {
     "another tensor's size": lambda x: x / ((2 * x).norm(dim=-1, keepdim=True) + EPS),
     "part of the tensor": lambda x: x / (x[:, :2].norm(dim=-1, keepdim=True) + EPS),
     "times instead of divided": lambda x: x * (mean(x * x) + EPS).sqrt(),
-    "negative stabiliser": lambda x: x / (mean(x * x) - 10.0).abs().sqrt(),
-    "stabiliser that depends on the input": lambda x: x / (mean(x * x) + x[:, :1].square()).sqrt(),
+    "negative stabilizer": lambda x: x / (mean(x * x) - 10.0).abs().sqrt(),
+    "stabilizer that depends on the input": lambda x: x / (mean(x * x) + x[:, :1].square()).sqrt(),
     "scaled by a wrong count": lambda x: (
         (x - mean(x)) / ((((x - mean(x)) ** 2).mean(-1, keepdim=True)) * D / (D - 2) + EPS).sqrt()
     ),
-    "centred twice, by another tensor": lambda x: (x - mean(x)) / (mean((x - mean(2 * x)) ** 2) + EPS).sqrt(),
+    "centered twice, by another tensor": lambda x: (
+        (x - mean(x)) / (mean((x - mean(2 * x)) ** 2) + EPS).sqrt()
+    ),
     "divided by a wrong count": lambda x: x * torch.rsqrt((x * x).sum(-1, keepdim=True) / (D + 1) + EPS),
     "detoured by a power": lambda x: x / mean(x * x).pow(0.4),
     "clamped from above": lambda x: x / x.norm(dim=-1, keepdim=True).clamp(max=2.0),
@@ -256,7 +258,7 @@ NEAR_MISSES = {
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_near_misses_are_left_alone(name):
     program = program_of(NEAR_MISSES[name])
-    found = {node.op for node in program.nodes if node.attributes.get("recognised")}
+    found = {node.op for node in program.nodes if node.attributes.get("recognized")}
     assert not found
     norms = program.find(
         "layer_norm", "rms_norm", "l2_normalize", "softmax", "softsign", "silu", "gelu", "tanhshrink"
@@ -384,7 +386,7 @@ CAPS = {
 
 @pytest.mark.parametrize("name", CAPS)
 def test_caps(name):
-    """A norm stabilised by its radius, in place of a selection; the same numbers inside, outside and far away."""
+    """A norm stabilized by its radius, in place of a selection; the same numbers inside, outside and far away."""
     function = CAPS[name]
     directions = torch.randn(60, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     program = capture(Function(function), (torch.zeros(2, 5, dtype=torch.float64),))
@@ -415,7 +417,7 @@ NO_CAPS = {
     "the branches changed": lambda x: torch.where(size(x) <= 2.0, x * 2.0 / size(x), x),
     "other axes": lambda x: torch.where(size(x, 0) <= 2.0, x, x * 2.0 / size(x)),
     "a size that is off": lambda x: x * torch.clamp(2.0 / (size(x) + 0.1), max=1.0),
-    "a stabiliser above the radius": lambda x: x * torch.clamp(2.0 / size(x).clamp_min(3.0), max=1.0),
+    "a stabilizer above the radius": lambda x: x * torch.clamp(2.0 / size(x).clamp_min(3.0), max=1.0),
     "factor at most 2": lambda x: x * torch.clamp(2.0 / size(x), max=2.0),
     "factor at least 1": lambda x: x * torch.clamp(2.0 / size(x), min=1.0),
     "another center": lambda x: torch.where(size(x - C) <= 2.0, x, W + (x - C) * (2.0 / size(x - C))),

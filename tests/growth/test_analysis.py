@@ -12,7 +12,7 @@ from farfield.errors import UnknownNameError
 from farfield.graph import Example, Operator, capture, register_operator
 from farfield.graph.operators import unregister_operator
 from farfield.growth import Kind, register_growth_rule
-from farfield.growth._analysis import analyse_growth
+from farfield.growth._analysis import analyze_growth
 from farfield.growth._extent import Extent, interval
 from farfield.growth._registry import Site, unregister_growth_rule
 from growth.oracles import RADII, Plain, interval_violations, rate_violations
@@ -22,7 +22,7 @@ X = torch.zeros(2, 6)
 
 def growth_of(function: Callable[..., Tensor], *inputs: Tensor, moving: str | None = None) -> str:
     program = capture(Plain(function), inputs or (X,))
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     return str(analysis.growth(program.outputs[0], moving)).split(" ")[0]
 
 
@@ -90,7 +90,7 @@ MOVED: list[Callable[[Tensor], Tensor]] = [
 @pytest.mark.parametrize("function", [*(f for _, f, _ in CASES), *MOVED])
 def test_claims_about_functions_are_never_contradicted(function: Callable[[Tensor], Tensor]) -> None:
     program = capture(Plain(function), (torch.zeros(5, 6, dtype=torch.float64),), dynamic_batch=False)
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     rng = torch.Generator().manual_seed(0)
     rows = [torch.randn(5, 6, generator=rng, dtype=torch.float64) for _ in range(6)]
     rows += [
@@ -113,7 +113,7 @@ def test_each_input_is_judged_alone() -> None:
         return torch.tanh(state) * action**2
 
     program = capture(Plain(function), (X, X.clone()))
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     output, (state, action) = program.outputs[0], [spec.name for spec in program.inputs]
     assert analysis.growth(output, state).kind is Kind.BOUNDED
     assert analysis.growth(output, action).degree == 2
@@ -125,7 +125,7 @@ def test_each_input_is_judged_alone() -> None:
 def test_integer_inputs_are_bounded_by_nature_and_say_so() -> None:
     table = nn.Embedding(5, 3)
     program = capture(table, (torch.tensor([[0, 1]]),))
-    growth = analyse_growth(program).growth(program.outputs[0])
+    growth = analyze_growth(program).growth(program.outputs[0])
     assert growth.bounded
     assert growth.interval[1] >= float(table.weight.detach().max())
     assert "bounded by nature" in str(growth.assumptions[0])
@@ -133,7 +133,7 @@ def test_integer_inputs_are_bounded_by_nature_and_say_so() -> None:
 
 def test_a_norm_without_epsilon_is_bounded_under_an_assumption() -> None:
     program = capture(nn.LayerNorm(6, eps=0.0), (X,))
-    growth = analyse_growth(program).growth(program.outputs[0])
+    growth = analyze_growth(program).growth(program.outputs[0])
     assert growth.bounded
     assert "constant row" in growth.assumptions[0].text
 
@@ -141,7 +141,7 @@ def test_a_norm_without_epsilon_is_bounded_under_an_assumption() -> None:
 def test_layer_norm_bound_is_attained() -> None:
     """|ẑ_i| ≤ √(d − 1), reached as one feature runs away from the rest."""
     program = capture(nn.LayerNorm(6, elementwise_affine=False), (X,))
-    lo, hi = analyse_growth(program).growth(program.outputs[0]).interval
+    lo, hi = analyze_growth(program).growth(program.outputs[0]).interval
     value = program.evaluate(1e8 * torch.eye(6, dtype=torch.float64)[:1])[program.outputs[0]]
     assert float(value.max()) <= hi <= float(value.max()) * (1 + 1e-9)
     assert lo == -hi
@@ -170,7 +170,7 @@ def test_an_operator_without_a_rule_is_unknown_at_its_node() -> None:
         program = capture(Plain(torch.tanh), (X,))
         nodes = tuple(n if n.op != "tanh" else _renamed(n, "test_squash") for n in program.nodes)
         program = _with_nodes(program, nodes)
-        growth = analyse_growth(program).growth(program.outputs[0])
+        growth = analyze_growth(program).growth(program.outputs[0])
         assert growth.kind is Kind.UNKNOWN
         assert growth.reason is not None
         assert growth.reason.node == next(n.name for n in nodes if n.op == "test_squash")
@@ -180,9 +180,9 @@ def test_an_operator_without_a_rule_is_unknown_at_its_node() -> None:
             return interval(-1.0, 1.0, *site.everything())
 
         register_growth_rule("test_squash", squash)
-        assert analyse_growth(program).growth(program.outputs[0]).interval == (-1.0, 1.0)
+        assert analyze_growth(program).growth(program.outputs[0]).interval == (-1.0, 1.0)
         register_growth_rule("test_squash", lambda site: 1 / 0)
-        assert "failed" in str(analyse_growth(program).growth(program.outputs[0]).reason)
+        assert "failed" in str(analyze_growth(program).growth(program.outputs[0]).reason)
     finally:
         unregister_growth_rule("test_squash")
         unregister_operator("test_squash")
@@ -204,7 +204,7 @@ def test_dead_weights_carry_nothing() -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
     nn.init.zeros_(model[2].weight)
     program = capture(model, (X,))
-    growth = analyse_growth(program).growth(program.outputs[0])
+    growth = analyze_growth(program).growth(program.outputs[0])
     assert growth.kind is Kind.CONSTANT
 
 
@@ -212,5 +212,5 @@ def test_to_dict_is_plain_data() -> None:
     import json
 
     program = capture(nn.Sequential(nn.Linear(6, 8), nn.ReLU()), (X,))
-    text = json.dumps(analyse_growth(program).to_dict(), allow_nan=False)
+    text = json.dumps(analyze_growth(program).to_dict(), allow_nan=False)
     assert '"linear"' in text

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from farfield.graph import capture
 from farfield.growth import Status, analyze, horizon, register_growth_rule
-from farfield.growth._analysis import analyse_growth
+from farfield.growth._analysis import analyze_growth
 from farfield.growth._extent import interval
 from farfield.growth._registry import unregister_growth_rule
 from growth.oracles import Plain
@@ -26,7 +26,7 @@ def verdict(function: Callable[..., Tensor], *inputs: Tensor) -> Status:
 def proved(function: Callable[..., Tensor]) -> bool:
     """Whether the abstract interpretation calls the function bounded."""
     program = capture(Plain(function), (torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),))
-    return analyse_growth(program).growth(program.outputs[0]).bounded
+    return analyze_growth(program).growth(program.outputs[0]).bounded
 
 
 def _copied(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -122,7 +122,7 @@ BOUNDED: dict[str, Callable[[Tensor], Tensor]] = {
     "absolute values": lambda x: (x + 1).abs() + (x - 1).abs() - 2 * x.abs(),
     "what is left of a number": lambda x: x - torch.floor(x),
     "its rounding error": lambda x: torch.round(x) - x,
-    "quantised in steps": lambda x: x - torch.round(x * 8) / 8,
+    "quantized in steps": lambda x: x - torch.round(x * 8) / 8,
     "straight through": lambda x: x + (torch.sign(x) - x).detach(),
     "straight through a clamp": lambda x: x.detach() - x + torch.clamp(torch.round(x), -8, 7),
     "a choice by sign": lambda x: torch.where(x > 1, x, 1.0) - torch.relu(x),
@@ -142,7 +142,7 @@ UNBOUNDED: dict[str, Callable[[Tensor], Tensor]] = {
     "two hats' slopes": lambda x: torch.relu(x) - torch.relu(-x),
     "a switched input": lambda x: x * (x.flip(-1) > 0),
     "a switched sum": lambda x: (x > 0) * x.sum(-1, keepdim=True) + (x < 0),
-    "quantised in steps": lambda x: torch.round(x * 8) / 8,
+    "quantized in steps": lambda x: torch.round(x * 8) / 8,
     "a small slope under a large offset": lambda x: 1e-12 * x + 1e6,
     "an exponential": lambda x: torch.exp(x.sum(-1)),
     "an exponential of a layer": lambda x: torch.exp(torch.relu(x - 1).sum(-1)) - 5.0,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from farfield.graph import Node, Program, capture, operator, operator_names
 from farfield.growth import register_growth_rule, register_jet_rule
-from farfield.growth._analysis import analyse_growth
+from farfield.growth._analysis import analyze_growth
 from farfield.growth._extent import Extent, interval, join
 from farfield.growth._registry import GROWTH_RULES, GrowthRule, Site
 from farfield.growth._step import JET_RULES, JetRule
@@ -90,7 +90,7 @@ def _nodes(name: str) -> list[Node]:
 def test_every_operator_has_a_growth_rule(name: str) -> None:
     """A rule of its own, or what it is composed of, or what its facts say."""
     for index in range(len(operator(name).examples)):
-        analysis = analyse_growth(program_of(name, index))
+        analysis = analyze_growth(program_of(name, index))
         found = [
             doubt.text
             for node in program_of(name, index).find(name)
@@ -125,7 +125,7 @@ def test_growth_rule_is_never_contradicted(name: str, index: int) -> None:
     if any(x.is_complex() for x in inputs) or name in RANDOM:
         pytest.skip("inputs of a model are real, and its draws are held fixed")
     program = program_of(name, index)
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     generator = torch.Generator().manual_seed(1)
     assert not interval_violations(program, analysis, _batches(inputs, generator))
     directions = [
@@ -187,7 +187,7 @@ def _caught(middle: Callable[[Tensor], Tensor] | nn.Module) -> bool:
     model = _model(middle)
     x = torch.zeros(2, 4, dtype=torch.float64)
     program = capture(model, (x,))
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     generator = torch.Generator().manual_seed(3)
     rows = torch.cat(
         [

@@ -8,7 +8,7 @@ from torch import nn
 
 from farfield.graph import capture
 from farfield.growth import Kind, Status, analyze
-from farfield.growth._analysis import analyse_growth
+from farfield.growth._analysis import analyze_growth
 
 
 class Gate(nn.Module):
@@ -43,7 +43,7 @@ class HandWrittenNorm(nn.Module):
 
 def growth(model: nn.Module, shape: tuple[int, ...] = (2, 4)):
     program = capture(model.eval(), torch.randn(shape), open_weights=True)
-    return analyse_growth(program).growth(program.outputs[0])
+    return analyze_growth(program).growth(program.outputs[0])
 
 
 BOUNDED = {
@@ -111,4 +111,4 @@ def test_no_value_of_a_weight_is_looked_at():
             parameter.fill_(float("nan"))
     program = capture(model.eval(), torch.randn(2, 4), open_weights=True)
     assert not program.constants
-    assert analyse_growth(program).growth(program.outputs[0]).bounded
+    assert analyze_growth(program).growth(program.outputs[0]).bounded

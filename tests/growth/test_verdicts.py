@@ -15,7 +15,7 @@ from torch.nn import functional
 from farfield.errors import InvalidValueError
 from farfield.graph import capture
 from farfield.growth import Kind, Status, analyze
-from farfield.growth._analysis import analyse_growth
+from farfield.growth._analysis import analyze_growth
 from farfield.growth._paths import bounding_cut, escape_path, escape_paths, insertion_cut
 from farfield.growth._witness import find_witness
 from growth.oracles import Plain
@@ -174,7 +174,7 @@ def test_no_witness_for_a_bounded_function_the_analysis_cannot_prove() -> None:
         return long - functional.linear(x, second @ first)
 
     program = capture(Plain(function), (X.double(),))
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     assert not analysis.growth(program.outputs[0]).bounded
     assert find_witness(analysis, (X.double(),), 0, generator=generator()) is None
 
@@ -239,14 +239,14 @@ def test_two_norms_on_two_branches_are_both_named() -> None:
             return self.na(self.a(x)) + self.nb(self.b(x))
 
     program = capture(Branches(), (X,))
-    cut = bounding_cut(analyse_growth(program), program.outputs[0])
+    cut = bounding_cut(analyze_growth(program), program.outputs[0])
     assert cut is not None
     assert cut.labels == ("na", "nb")
 
 
 def test_the_smallest_insertion_is_found_and_verified() -> None:
     program = capture(seeded(Residual(final=False)), (X,))
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     late = insertion_cut(analysis, program.outputs[0])
     early = insertion_cut(analysis, program.outputs[0], near="input")
     assert late is not None
@@ -268,7 +268,7 @@ def test_gates_do_not_count_as_carriers() -> None:
             return functional.scaled_dot_product_attention(self.query(x), x, self.value(x))
 
     program = capture(seeded(Attend()), (torch.zeros(2, 4, 6),))
-    paths = escape_paths(analyse_growth(program), program.outputs[0], limit=10)
+    paths = escape_paths(analyze_growth(program), program.outputs[0], limit=10)
     assert [path.labels for path in paths] == [("x", "value", "attention")]
 
 

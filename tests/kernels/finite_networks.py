@@ -1,6 +1,6 @@
 """Many finite networks at once: outputs' covariance and tangent kernel of each, by matrix products.
 
-Written for one architecture, Dense–[norm]–φ–[norm] a few times and a readout, in the NTK parametrisation with ε = 0.
+Written for one architecture, Dense–[norm]–φ–[norm] a few times and a readout, in the NTK parametrization with ε = 0.
 No code of the kernels is used. The tangent kernel is Σ_l (σ_w² A_l A_lᵀ/fan_in + σ_b²) ⊙ B_l B_lᵀ with A_l the
 features below layer l and B_l the derivatives of one output with respect to its pre-activations.
 """
@@ -76,9 +76,9 @@ def draw(
 
 def _norm(z: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """LayerNorm with ε = 0 over the last axis, and its backward pass for (s, m, n, width)."""
-    centred = z - z.mean(-1, keepdim=True)
-    size = centred.square().mean(-1, keepdim=True).sqrt()
-    y = centred / size
+    centered = z - z.mean(-1, keepdim=True)
+    size = centered.square().mean(-1, keepdim=True).sqrt()
+    y = centered / size
 
     def back(g: Tensor) -> Tensor:
         own, by = y.unsqueeze(1), size.unsqueeze(1)

@@ -2,7 +2,7 @@
 
     python tests/kernels/make_jax_goldens.py --jax-python <interpreter with jax==0.5.3 and neural-tangents>
 
-Networks it supports: norms before an activation only, no activations but these. Its ntk parametrisation is ours, with
+Networks it supports: norms before an activation only, no activations but these. Its ntk parametrization is ours, with
 plain activations (no factor √c).
 """
 

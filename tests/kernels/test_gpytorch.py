@@ -219,13 +219,13 @@ def test_marginal_likelihood_and_its_gradients_are_the_dense_ones(cls):
 
 
 @pytest.mark.parametrize("cls", BOTH)
-@pytest.mark.parametrize("optimiser", ["adam", "lbfgs"])
-def test_training_raises_the_marginal_likelihood_and_prediction_is_bounded(cls, optimiser):
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+def test_training_raises_the_marginal_likelihood_and_prediction_is_bounded(cls, optimizer):
     x, y = problem()
     model = Process(x, y, ScaleKernel(cls())).double()
     model.train()
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
-    if optimiser == "adam":
+    if optimizer == "adam":
         steps = torch.optim.Adam(model.parameters(), lr=0.1)
     else:
         steps = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3, line_search_fn="strong_wolfe")
@@ -238,7 +238,7 @@ def test_training_raises_the_marginal_likelihood_and_prediction_is_bounded(cls, 
 
     with gpytorch.settings.max_cholesky_size(10_000):
         first = closure().item()
-        for _ in range(15 if optimiser == "adam" else 4):
+        for _ in range(15 if optimizer == "adam" else 4):
             steps.step(closure)
         assert closure().item() < first - 0.1
         assert all(not torch.equal(p, start[name]) for name, p in model.named_parameters())
@@ -271,8 +271,8 @@ def test_priors_enter_the_marginal_likelihood_and_can_be_sampled():
     assert kernel.weight_var.item() != 1.0
 
 
-def test_bayesian_optimisation_with_botorch():
-    """A SingleTaskGP fitted, its expected improvement optimised: gradients through the kernel to the candidates."""
+def test_bayesian_optimization_with_botorch():
+    """A SingleTaskGP fitted, its expected improvement optimized: gradients through the kernel to the candidates."""
     pytest.importorskip("botorch")
     import warnings
 

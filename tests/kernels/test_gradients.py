@@ -160,7 +160,7 @@ def test_by_a_variance_of_zero_is_refused():
 
 
 def test_descent_on_the_marginal_likelihood():
-    """An optimiser changes the variances in place; values and gradients follow."""
+    """An optimizer changes the variances in place; values and gradients follow."""
     x = torch.linspace(-2, 2, 12, dtype=torch.float64)[:, None]
     y = torch.sin(2 * x[:, 0])
     log_w, log_b = (torch.zeros((), dtype=torch.float64, requires_grad=True) for _ in range(2))

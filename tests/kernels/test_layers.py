@@ -267,8 +267,8 @@ def test_one_dense_layer():
 
 
 def test_raw_norms_are_maps_of_the_inputs():
-    centred = X - X.mean(-1, keepdim=True)
-    mapped = centred / centred.square().mean(-1, keepdim=True).sqrt()
+    centered = X - X.mean(-1, keepdim=True)
+    mapped = centered / centered.square().mean(-1, keepdim=True).sqrt()
     rest = (Dense(1.0, 0.1), Activate("relu"), Dense(1.0, 0.1))
     torch.testing.assert_close(
         NetworkKernel((LayerNorm(), *rest)).ntk(X), NetworkKernel(rest).ntk(mapped), rtol=1e-13, atol=0

@@ -251,7 +251,7 @@ def test_the_closed_forms_against_double_integrals(pair, value, slope):
     nodes, weights = np.polynomial.legendre.leggauss(60)
 
     def panels(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Nodes and weights between neighbouring ends along the last axis."""
+        """Nodes and weights between neighboring ends along the last axis."""
         half, middle = np.diff(ends)[..., None] / 2, (ends[..., 1:] + ends[..., :-1])[..., None] / 2
         flat = (*ends.shape[:-1], -1)
         return (middle + half * nodes).reshape(flat), (half * weights).reshape(flat)

@@ -40,7 +40,7 @@ def problem(n=40, d=3, outputs=None, seed=0):
     return X, y if outputs is None else np.stack([y * (k + 1) - k for k in range(outputs)], 1)
 
 
-def standardised(a):
+def standardized(a):
     return (a - a.mean(0)) / a.std(0)
 
 
@@ -122,9 +122,9 @@ def test_mean_and_deviation_are_those_of_dense_algebra(cls, noise):
     Q = problem(11, seed=5)[0]
     model = cls(noise=noise, layer_norm="every", depth=3, weight_var=1.3).fit(X, y)
     network = {"depth": 3, "layer_norm": "every", "weight_var": 1.3}
-    z, q = standardised(X), (Q - X.mean(0)) / X.std(0)
+    z, q = standardized(X), (Q - X.mean(0)) / X.std(0)
     system = matrix(cls, z, **network) + noise * np.eye(len(X))
-    weights = np.linalg.solve(system, standardised(y))
+    weights = np.linalg.solve(system, standardized(y))
     cross = matrix(cls, q, z, **network)
     mean, deviation = model.predict(Q, return_std=True)
     np.testing.assert_allclose(mean, y.mean() + y.std() * cross @ weights, rtol=1e-8)
@@ -163,7 +163,7 @@ def test_several_outputs_are_several_fits(cls):
 
 @pytest.mark.parametrize("cls", ALL)
 def test_units_of_the_data_do_not_matter(cls):
-    """Standardised inside: other units of inputs and targets give the same predictions in those units."""
+    """Standardized inside: other units of inputs and targets give the same predictions in those units."""
     X, y = problem()
     fixed = {"random_state": 0} if cls is NystromNTKRegressor else {}
     model, other = cls(**fixed).fit(X, y), cls(**fixed).fit(X * [1e-3, 1.0, 1e6] - 5.0, 100.0 * y + 3.0)
@@ -255,7 +255,7 @@ def test_the_bound_oracle_can_say_no():
     assert found <= np.abs(model.output_range_).max()
     assert found > model.target_scaling_.scale * inner, "the offset belongs to the bound"
     smallest = model.posterior_.smallest_eigenvalue().value
-    printed = model.kernel_.sup_diagonal() * np.abs(standardised(y)).max() / (smallest * len(y))
+    printed = model.kernel_.sup_diagonal() * np.abs(standardized(y)).max() / (smallest * len(y))
     crowd = NTKRegressor(standardize=False).fit(np.eye(40) * 10.0, np.resize([1.0, -1.0], 40))
     smallest = crowd.posterior_.smallest_eigenvalue().value
     printed = crowd.kernel_.sup_diagonal() / (smallest * 40)

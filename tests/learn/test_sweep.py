@@ -67,8 +67,8 @@ def test_the_numbers_are_those_of_a_plain_loop():
             assert error == pytest.approx(np.sqrt(np.mean(away**2)) / unit, rel=1e-12)
             assert score == pytest.approx(model.score(part.x, part.y), rel=1e-9)
         held_out = np.concatenate([split.id.x, split.ood.x])
-        centre = split.train.x.mean(0)
-        blown = centre + 10.0 * (held_out - centre)
+        center = split.train.x.mean(0)
+        blown = center + 10.0 * (held_out - center)
         assert run.worst == pytest.approx(np.abs(model.predict(held_out) - middle).max() / unit, rel=1e-12)
         assert run.worst_blown_up == pytest.approx(
             np.abs(model.predict(blown) - middle).max() / unit, rel=1e-12

@@ -138,7 +138,7 @@ def test_structures_mixed_keep_their_places():
         {"optimizer": "adam", "weight_decay": 0.01, "batch_size": 7},
     ],
 )
-def test_optimisers_and_schedules(settings):
+def test_optimizers_and_schedules(settings):
     x, y = data()
     models = [mlp(seed, norm="layer") for seed in range(2)]
     training = Training(epochs=8, lr=0.01, **settings)

@@ -1,4 +1,4 @@
-"""The VC dimension's lower bound: proved by building a network for every labelling."""
+"""The VC dimension's lower bound: proved by building a network for every labeling."""
 
 import itertools
 

@@ -210,7 +210,7 @@ def test_precision_is_no_less_than_what_small_networks_need():
         smallest_digits(net, x, (y + 1) % (int(y.max()) + 1), most=20)
 
 
-def test_the_stabiliser_of_torch_does_not_matter():
+def test_the_stabilizer_of_torch_does_not_matter():
     x, y = problem(2, largest=40)
     net = construct(x, y, dtype=torch.float64, generator=seeded())
     before = net.lines(x)[-1]

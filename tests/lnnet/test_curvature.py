@@ -135,7 +135,7 @@ def test_the_estimate_is_unbiased_and_knows_its_error():
 def test_a_formula_without_its_cross_terms_would_be_seen():
     x = torch.randn(12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     m, variance = 12, x.var(unbiased=False)
-    wrong = 3 * (m - 1) / (m * variance**2)  # RMSNorm's, on a centred vector
+    wrong = 3 * (m - 1) / (m * variance**2)  # RMSNorm's, on a centered vector
     assert abs(float(wrong / curvature(LayerNorm(norm_eps=0.0), x)) - 1) > 0.05
 
 

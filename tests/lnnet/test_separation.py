@@ -1,4 +1,4 @@
-"""SSR and LSSR: the closed form against optimisation and least squares, Proposition 1, XOR."""
+"""SSR and LSSR: the closed form against optimization and least squares, Proposition 1, XOR."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_ssr_does_not_see_where_points_are_nor_their_unit():
 
 
 @pytest.mark.parametrize(("seed", "classes"), [(0, 2), (1, 2), (2, 3), (3, 5)])
-def test_lssr_is_the_infimum_found_by_optimisation(seed, classes):
+def test_lssr_is_the_infimum_found_by_optimization(seed, classes):
     """Over maps to one and to three dimensions; and nothing a search finds lies below."""
     x, y = problem(seed, classes=classes)
     closed = float(lssr(x, y))
@@ -66,7 +66,7 @@ def test_lssr_is_the_infimum_found_by_optimisation(seed, classes):
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_lssr_is_the_generalised_eigenvalue_and_for_two_classes_one_minus_r_squared(classes):
+def test_lssr_is_the_generalized_eigenvalue_and_for_two_classes_one_minus_r_squared(classes):
     x, y = problem(4, m=60, d=6, classes=classes)
     a = (x - x.mean(0)).numpy()
     within = a - np.stack([a[y.numpy() == c].mean(0) for c in range(classes)])[y.numpy()]
@@ -142,7 +142,7 @@ def test_refusals():
 
 
 def test_a_wrong_closed_form_would_be_seen():
-    """The mean of the generalised eigenvalues instead of the least."""
+    """The mean of the generalized eigenvalues instead of the least."""
     x, y = problem(0)
     a = (x - x.mean(0)).numpy()
     within = a - np.stack([a[y.numpy() == c].mean(0) for c in range(2)])[y.numpy()]

@@ -55,13 +55,13 @@ def test_collapse_is_seen_before_it_is_complete():
     model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 16))
     x = torch.randn(32, 6)
     watch = IsometryMonitor(model, x, every=1, layers="2")
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     history = []
     for step in range(200):
         history.append(watch.step(step))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (model(x) - torch.ones(16)).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     cosines = [one["isometry/collapse/2"] for one in history]
     ranks = [one["isometry/rank/2"] for one in history]
     assert cosines[0] < 0.5 and cosines[-1] > 0.99 and ranks[-1] < 1.2 < 3 < ranks[0]

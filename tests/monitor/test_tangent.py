@@ -71,13 +71,13 @@ def test_above_zero_it_diverges_and_below_it_does_not(seed):
         model = critic(seed, norm)
         watch = TangentMonitor(model, x, after, discount=0.99, every=1)
         sign = watch.scalars()["tangent/relative"]
-        optimiser = torch.optim.SGD(model.parameters(), 1e-2)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
         for _ in range(1500):
             with torch.no_grad():
                 target = 1.0 + 0.99 * model(after)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             (model(x) - target).square().mean().backward()
-            optimiser.step()
+            optimizer.step()
             if not model(x).isfinite().all():
                 break
         with torch.no_grad():

@@ -17,14 +17,14 @@ def network():
 
 
 def train(model, x, steps):
-    optimiser = torch.optim.SGD(model.parameters(), 1e-2)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (model(x) - x.sum(-1, keepdim=True)).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
 
 
-def test_every_so_many_steps_of_its_own_optimiser(tmp_path):
+def test_every_so_many_steps_of_its_own_optimizer(tmp_path):
     model, other, x = network(), network(), torch.randn(32, 3)
     told = []
     with watch(model, x, every=10, log=lambda scalars, step: told.append((step, scalars))) as seen:

@@ -191,7 +191,7 @@ def output_moment(name: str, depth: int, **variances: float) -> tuple[float, flo
     ("name", "depth"),
     [("relu", 1), ("gelu", 1), ("tanh", 1), ("relu", 2)],
 )
-def test_output_variance_in_the_ntk_parametrisation(name, depth):
+def test_output_variance_in_the_ntk_parametrization(name, depth):
     """Within 5 standard errors, which are less than 2%."""
     weight_var, bias_var = 1.3, 0.2
     mean, error = output_moment(name, depth, weight_var=weight_var, bias_var=bias_var)
@@ -210,7 +210,7 @@ def test_output_variance_in_the_ntk_parametrisation(name, depth):
 @pytest.mark.parametrize("placement", ["first", "every", "last", (0, 2)])
 @pytest.mark.parametrize("name", ["relu", "tanh"])
 def test_mean_field_norms_use_the_statistics_of_the_layer_they_follow(parametrization, placement, name):
-    """Mean 0 and variance 1 behind every one of them, whatever the parametrisation does to the pre-activations."""
+    """Mean 0 and variance 1 behind every one of them, whatever the parametrization does to the pre-activations."""
     width = 1500
     f = MLP(
         width, None, width=width, depth=3, activation=name, norm="mean_field", placement=placement, order="post",

@@ -142,7 +142,7 @@ def test_grouped_is_group_norm_in_two_dimensions(d, groups, affine):
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-12, atol=1e-12)
 
 
-def test_grouped_normalises_per_token():
+def test_grouped_normalizes_per_token():
     """On (n, tokens, d) every token by itself: what GroupNorm does not do."""
     x = draw(3, 4, 12)
     layer = GroupedLayerNorm(12, 3, elementwise_affine=False)
@@ -175,8 +175,8 @@ def test_grouped_edges():
 def test_mean_field_constants_are_the_moments(name, variance):
     m = moments(name, variance=variance)
     x = draw(3, 4)
-    centred = MeanFieldCenter(name, variance=variance)(x)
-    torch.testing.assert_close(centred, x - m.mean, rtol=1e-14, atol=1e-14)
+    centered = MeanFieldCenter(name, variance=variance)(x)
+    torch.testing.assert_close(centered, x - m.mean, rtol=1e-14, atol=1e-14)
     projected = MeanFieldProject(name, variance=variance)(x)
     torch.testing.assert_close(projected, x / math.sqrt(m.variance), rtol=1e-14, atol=0)
     half = MeanFieldCenter(name, variance=variance, output_scale=0.5)

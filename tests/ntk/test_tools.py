@@ -1,4 +1,4 @@
-"""Spectra, alignment, distance, and what a linearised network predicts."""
+"""Spectra, alignment, distance, and what a linearized network predicts."""
 
 import itertools
 import math
@@ -120,7 +120,7 @@ def test_alignment_is_a_cosine(n, classes, seed, centered):
     assert alignment(7 * kernel, -y, centered=centered) == pytest.approx(truth, abs=1e-12)
 
 
-def test_centring_takes_away_what_is_constant():
+def test_centering_takes_away_what_is_constant():
     kernel, y = positive(6), torch.tensor([1.0, 1, 1, -1, -1, 1], dtype=torch.float64)
     assert alignment(kernel + 100, y, centered=True) == pytest.approx(
         alignment(kernel, y, centered=True), abs=1e-10
@@ -156,7 +156,7 @@ def test_refusals():
         kernel_distance(kernel, 0 * kernel)
 
 
-# ------------------------------------------------------------------ the linearised network
+# ------------------------------------------------------------------ the linearized network
 
 
 def test_a_linear_model_is_least_squares():
@@ -199,7 +199,7 @@ def test_refusals_of_the_prediction():
 
 
 class Wide(nn.Module):
-    """Two hidden layers in the parametrisation in which the kernel has a limit."""
+    """Two hidden layers in the parametrization in which the kernel has a limit."""
 
     def __init__(self, width, seed):
         super().__init__()
@@ -237,7 +237,7 @@ def trained(model, x, y, ridge):
     return model
 
 
-def test_wider_networks_train_to_their_linearisation():
+def test_wider_networks_train_to_their_linearization():
     """The error falls with width, as does how far the kernel turns."""
     x = torch.randn(6, 2, generator=generator(3), dtype=torch.float64)
     y, test = (2 * x[:, :1]).sin(), torch.randn(20, 2, generator=generator(4), dtype=torch.float64)

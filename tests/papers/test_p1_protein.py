@@ -106,7 +106,7 @@ def test_scalings_do_what_they_say_on_the_training_rows(name):
     assert abs(float(y.mean())) < 1e-12 and float(y.std(correction=0)) == pytest.approx(1.0)
     truth = made_up("protein", seed=3)
     np.testing.assert_allclose(
-        case.centre + case.spread * case.y[case.part("ood"), 0], truth.ood.y, rtol=1e-10
+        case.center + case.spread * case.y[case.part("ood"), 0], truth.ood.y, rtol=1e-10
     )
     np.testing.assert_array_equal(case.area[case.part("id")], truth.id.x[:, 0])
     assert case.area[case.part("ood")].min() >= 20_000 > case.area[case.part("id")].max()

@@ -138,8 +138,8 @@ def test_the_far_fields_claims_hold_and_can_fail(samples):
 def test_errors_are_compared_as_they_are(samples):
     free, normed = samples[False], samples[True]
     better = replace(normed, errors=free.errors / 2, own_errors=free.own_errors * 2)
-    first, second = series._stabilised([free, better], 4, 8)
+    first, second = series._stabilized([free, better], 4, 8)
     assert first.holds and not second.holds
-    assert series._stabilised([free], 4, 8) == []
+    assert series._stabilized([free], 4, 8) == []
     assert not series._learned([replace(free, r2=torch.tensor([0.99, 0.94]))]).holds
     assert series._learned([replace(free, r2=torch.tensor([0.99, 0.951]))]).holds

@@ -127,7 +127,7 @@ def test_unknown_and_missing_networks_say_so(monkeypatch):
 
 
 class Blocks(PackedFaces):
-    """Stands for packed faces: every image one grey, its row's number."""
+    """Stands for packed faces: every image one gray, its row's number."""
 
     def __init__(self):
         object.__setattr__(self, "asked", [])
@@ -270,7 +270,7 @@ def far(name, where, **changes):
     torch.manual_seed(0)
     models = [_ages.head(where, 5, seed=s, **SHAPE) for s in range(2)]
     found = _heads_far.far_field(
-        name, models, problem().x.double(), time_budget=0.3, directions=16, farthest=1e8, centre=38.0, spread=22.0,
+        name, models, problem().x.double(), time_budget=0.3, directions=16, farthest=1e8, center=38.0, spread=22.0,
         seed=0,
     )  # fmt: skip
     return dataclasses.replace(found, **changes)

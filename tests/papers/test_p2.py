@@ -67,7 +67,7 @@ def test_a_sampler_with_the_wrong_law_is_caught():
 
 
 def test_simulation_equals_the_mlp_module():
-    """One layer of the simulation is farfield.nn.MLP with P2's parametrisation, given the same weights."""
+    """One layer of the simulation is farfield.nn.MLP with P2's parametrization, given the same weights."""
     from farfield.nn import MLP
 
     width = 64

@@ -90,7 +90,7 @@ def test_a_model_taken_apart_is_the_same_and_its_gaps_are_those_of_its_norms(kin
     assert (found.names[0], found.names[-1]) == (first, last)
     assert torch.allclose(found.gaps[0], torch.tensor(list(seen.values()), dtype=torch.float64), rtol=1e-7)
     assert found.tokens == (12, 12) and torch.equal(found.gaps[0], found.gaps[1])
-    total = sum(found.raised(part) for part in ("centre", "project", "affine"))
+    total = sum(found.raised(part) for part in ("center", "project", "affine"))
     assert torch.allclose(total, found.raised("norm")) and float(found.raised("project").max()) < 1e-9
 
 
@@ -156,7 +156,7 @@ def test_a_decoder_with_rmsnorms_and_a_word_that_stands_there_twice():
     assert found.names[0] == "layers.0.input_layernorm" and len(found.names) == 5
     assert not found.gaps[0, 0].isfinite().any(), "equal tokens before the first attention"
     kept = found.finite()
-    assert kept.names == found.names[1:] and bool((kept.raised("centre") == 0).all())
+    assert kept.names == found.names[1:] and bool((kept.raised("center") == 0).all())
     assert float(kept.raised("project").max()) < 1e-9, "what Corollary 2 proves"
 
 

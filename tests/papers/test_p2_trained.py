@@ -49,14 +49,14 @@ def by_hand(model, x):
     return np.array(found)
 
 
-def test_stages_are_the_gaps_after_linear_activation_centring_and_projection():
+def test_stages_are_the_gaps_after_linear_activation_centering_and_projection():
     model, x = net(), batch()
     found = stages(model, x)
     at, curve = found.curve()
     assert np.allclose(curve.numpy(), by_hand(model, x), rtol=1e-9)
     assert at.tolist() == [k / 4 for k in range(13)]
     assert torch.equal(found.norms, curve[4::4])
-    assert torch.allclose(found.raised("norm"), found.raised("centring") + found.raised("projection"))
+    assert torch.allclose(found.raised("norm"), found.raised("centering") + found.raised("projection"))
 
 
 def test_a_network_with_its_parts_in_another_order_is_told_apart():
@@ -92,8 +92,8 @@ def test_no_projection_raises_the_gap(seed, name, scale):
     assert float(found.raised("projection").max()) < 1e-9
 
 
-def test_centring_can_raise_it():
-    """Two rows that differ most in their means: centring takes away what tells them apart."""
+def test_centering_can_raise_it():
+    """Two rows that differ most in their means: centering takes away what tells them apart."""
     x = torch.tensor([[1.2, 1.0, 0.8, 1.01], [1.0, 0.0, -1.0, 0.0]], dtype=torch.float64)
     before, after = (isometry_gap(gram(h)) for h in (x, x - x.mean(1, keepdim=True)))
     assert after > before + 0.5
@@ -111,14 +111,14 @@ def test_networks_of_a_seed_share_their_weights():
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("name", "colours"), [("mnist", 1), ("cifar10", 3)])
-def test_images_are_standardised_by_colour_and_held_out_ones_are_others(name, colours):
+@pytest.mark.parametrize(("name", "colors"), [("mnist", 1), ("cifar10", 3)])
+def test_images_are_standardized_by_color_and_held_out_ones_are_others(name, colors):
     if not is_here(name):
         pytest.skip(f"needs the files of {name}: farfield data fetch {name}")
     data = images(name, rows=400, held_out=50, seed=3)
-    each = data.x.reshape(400, -1, colours)
-    assert torch.allclose(each.mean((0, 1)), torch.zeros(colours), atol=1e-4)
-    assert torch.allclose(each.std((0, 1)), torch.ones(colours), atol=1e-3)
+    each = data.x.reshape(400, -1, colors)
+    assert torch.allclose(each.mean((0, 1)), torch.zeros(colors), atol=1e-4)
+    assert torch.allclose(each.std((0, 1)), torch.ones(colors), atol=1e-3)
     assert data.held_out.shape == (50, data.x.shape[1]) and data.held_out_y.shape == (50,)
     assert float(torch.cdist(data.held_out, data.x).min()) > 0.1
     assert 0.02 < float((data.y == 3).double().mean()) < 0.25
@@ -162,7 +162,7 @@ def test_fig2_says_when_a_norm_raises_the_gap():
     assert all(v.holds for v in fig2._norm_verdicts("x", [[good], [good]]))
     bad = trace([[1.9, 1.8, 1.6, 1.65], [1.4, 1.2, 1.3, 1.7]])
     assert [v.holds for v in fig2._norm_verdicts("x", [[good, bad]])] == [False, False, False]
-    # Centring may raise it, if projection makes up for that.
+    # Centering may raise it, if projection makes up for that.
     mixed = trace([[1.9, 1.8, 1.9, 1.5], [1.4, 1.2, 1.3, 0.5]])
     assert [v.holds for v in fig2._norm_verdicts("x", [[mixed], [mixed]])] == [True, True, True]
 

@@ -211,7 +211,7 @@ def test_a_channel_norm_is_torchs_layer_norm_at_every_place():
         ChannelNorm(8, 3)
 
 
-def test_one_seed_gives_one_initialisation_for_every_size_of_groups():
+def test_one_seed_gives_one_initialization_for_every_size_of_groups():
     for whole, grouped in (
         [Convolutions((8, 8, 8), size=s, activation=True, seed=1) for s in (0, 4)],
         [Encoder(4, 3, dim=8, heads=2, hidden=8, depth=1, size=s, seed=1) for s in (0, 4)],

@@ -76,7 +76,7 @@ def test_interpolation_and_variance_laws(n, d, seed, noise):
         assert torch.allclose(alone.mean(q), f.mean(q)[:, column], rtol=1e-9, atol=1e-9)
 
 
-def test_variance_over_initialisations_against_monte_carlo():
+def test_variance_over_initializations_against_monte_carlo():
     """f₀ drawn from the NNGP at training and query inputs together, and trained in closed form."""
     x, y = data(12)
     q = queries(5)

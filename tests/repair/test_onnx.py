@@ -166,7 +166,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_what_exporters_make_of_norms_and_activations_is_recognised(name, tmp_path):
+def test_what_exporters_make_of_norms_and_activations_is_recognized(name, tmp_path):
     """1/x as a quotient, constants on the left, a threshold by hand."""
     nodes = []
     for line in FORMS[name].split("; "):
@@ -446,7 +446,7 @@ def test_a_repaired_file_that_was_changed_is_repaired_again(plain, tmp_path):
 
 
 def test_a_file_of_the_oldest_formats_is_repaired(tmp_path):
-    """Up to version 3 of the format every initialiser is an input of the graph: new constants are nodes instead."""
+    """Up to version 3 of the format every initializer is an input of the graph: new constants are nodes instead."""
     model = onnx_files.small()
     for tensor in model.graph.initializer:
         model.graph.input.append(

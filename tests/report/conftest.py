@@ -28,7 +28,7 @@ class Residual(nn.Module):
 
 
 class Critic(nn.Module):
-    """The state is normalised, the action joins after it; the second output is bounded."""
+    """The state is normalized, the action joins after it; the second output is bounded."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -93,13 +93,13 @@ def test_every_output_has_its_bar_in_the_right_place():
     assert len(tracks) == len(mets) == 3
     for (left, right), (a, b) in zip(tracks, mets, strict=True):
         assert left < a < b < right
-    centre = {round((left + right) / 2, 0) for left, right in tracks}
-    assert len(centre) == 1  # symmetric about zero, on one axis
+    center = {round((left + right) / 2, 0) for left, right in tracks}
+    assert len(center) == 1  # symmetric about zero, on one axis
     lengths = [right - left for left, right in tracks]
     assert lengths[1] / lengths[0] == pytest.approx(6 / 4, rel=1e-2)
     # Zero is a tick and stands in the middle.
     tick = re.search(r'<text class="tick" x="([\d.]+)" y="[\d.]+">0</text>', text)
-    assert float(tick[1]) == pytest.approx(centre.pop(), abs=1.0)
+    assert float(tick[1]) == pytest.approx(center.pop(), abs=1.0)
 
 
 def test_different_scales_and_open_ends_are_said():
@@ -164,8 +164,8 @@ def test_terminal(kind):
     assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
     assert len(text.splitlines()) < 50
     assert "Token ids" in words and "Lagrangian dual" in words and "not a claim of accuracy" in words
-    coloured = printed(kind, force_terminal=True, color_system="truecolor")
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == text
+    colored = printed(kind, force_terminal=True, color_system="truecolor")
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == text
 
 
 def test_the_next_step_names_only_a_file_that_there_is():

@@ -174,11 +174,11 @@ def test_layout_keeps_boxes_apart_and_arrows_downwards():
         layout = lay_out(widths, links)
         assert len(layout.routes) == len(links)
         for a, b, _ in links:
-            assert layout.centres[a][1] + HEIGHT < layout.centres[b][1]
+            assert layout.centers[a][1] + HEIGHT < layout.centers[b][1]
         for p, q in itertools.combinations(keys, 2):
-            (px, py), (qx, qy) = layout.centres[p], layout.centres[q]
+            (px, py), (qx, qy) = layout.centers[p], layout.centers[q]
             assert py != qy or abs(px - qx) > (widths[p] + widths[q]) / 2
-        for key, (x, y) in layout.centres.items():
+        for key, (x, y) in layout.centers.items():
             assert widths[key] / 2 <= x <= layout.width - widths[key] / 2
             assert HEIGHT / 2 <= y <= layout.height - HEIGHT / 2
 
@@ -186,14 +186,14 @@ def test_layout_keeps_boxes_apart_and_arrows_downwards():
 def test_heavy_links_are_straight():
     links = [("a", "b", False), ("b", "c", False), ("c", "d", False), ("a", "d", True), ("d", "e", True)]
     layout = lay_out(dict.fromkeys("abcde", 100.0), links)
-    columns = [layout.centres[key][0] for key in "ade"]
+    columns = [layout.centers[key][0] for key in "ade"]
     assert max(columns) - min(columns) < 0.5
 
 
 def test_chart_has_every_ray_and_the_witness_on_top(audited):
     data = audited("unbounded")
     drawn = chart(data["rays"])
-    assert [line.emphasised for line in drawn.lines] == [False, False, True]
+    assert [line.emphasized for line in drawn.lines] == [False, False, True]
     ys = [float(p.split(",")[1]) for p in drawn.lines[-1].runs[0].split()]
     assert ys[-1] < ys[-8] < ys[-16]  # upwards on the page
     flat = chart(audited("bounded")["rays"])

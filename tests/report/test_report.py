@@ -88,7 +88,7 @@ def test_a_heatmap_puts_values_where_they_belong(tmp_path):
     image = imread(tmp_path / "f.png")[..., :3]
     yellow = (abs(image - [0.993, 0.906, 0.144]).sum(-1) < 0.05).nonzero()
     purple = (abs(image - [0.267, 0.005, 0.329]).sum(-1) < 0.05).nonzero()
-    # The color bar has both colours too, and stands at the right; the map is left of it.
+    # The color bar has both colors too, and stands at the right; the map is left of it.
     inside = yellow[1] < image.shape[1] * 0.75
     assert yellow[0][inside].max() < purple[0].max() and yellow[1][inside].min() > purple[1].min() + 100
 

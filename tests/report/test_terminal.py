@@ -74,12 +74,12 @@ def test_long_paths_are_shortened(huge):
     assert len(text.splitlines()) < 50
 
 
-def test_colour_only_repeats_what_words_say(named):
+def test_color_only_repeats_what_words_say(named):
     _, data = named
     plain = printed(data)
-    coloured = printed(data, force_terminal=True, color_system="truecolor")
-    assert "\x1b[" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    colored = printed(data, force_terminal=True, color_system="truecolor")
+    assert "\x1b[" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])

@@ -30,7 +30,7 @@ def self_attention():
     return compose(forward, attention=nn.MultiheadAttention(D, 2, batch_first=True)), tokens()
 
 
-@house.bounded("values are linear in normalised tokens")
+@house.bounded("values are linear in normalized tokens")
 def self_attention_after_norm():
     def forward(m, x):
         h = m.norm(x)
@@ -75,8 +75,8 @@ def attention_by_hand():
     return compose(forward, qkv=nn.Linear(D, 3 * D), out=nn.Linear(D, 2)), tokens()
 
 
-@house.unbounded("normalised queries and keys leave the values linear", degree=1.0)
-def attention_with_normalised_queries_and_keys():
+@house.unbounded("normalized queries and keys leave the values linear", degree=1.0)
+def attention_with_normalized_queries_and_keys():
     def forward(m, x):
         q, k, v = m.qkv(x).chunk(3, -1)
         q, k = functional.normalize(q, dim=-1), functional.normalize(k, dim=-1)
@@ -85,7 +85,7 @@ def attention_with_normalised_queries_and_keys():
     return compose(forward, qkv=nn.Linear(D, 3 * D), out=nn.Linear(D, 2)), tokens()
 
 
-@house.bounded("φ > 0 and bounded on normalised tokens; the denominator is at least 1e-2")
+@house.bounded("φ > 0 and bounded on normalized tokens; the denominator is at least 1e-2")
 def linear_attention_after_norm():
     def forward(m, x):
         q, k, v = m.qkv(m.norm(x)).chunk(3, -1)
@@ -97,7 +97,7 @@ def linear_attention_after_norm():
     return compose(forward, norm=nn.LayerNorm(D), qkv=nn.Linear(D, 3 * D), out=nn.Linear(D, 2)), tokens()
 
 
-@house.unbounded("one learnt query, values linear in x", degree=1.0)
+@house.unbounded("one learned query, values linear in x", degree=1.0)
 def attention_pooling():
     def forward(m, x):
         weights = torch.softmax(x @ m.query / math.sqrt(D), 1)
@@ -106,7 +106,7 @@ def attention_pooling():
     return compose(forward, query=nn.Parameter(torch.randn(D)), head=nn.Linear(D, 2)), tokens()
 
 
-@house.bounded("the same on normalised tokens")
+@house.bounded("the same on normalized tokens")
 def attention_pooling_after_norm():
     def forward(m, x):
         x = m.norm(x)
@@ -167,7 +167,7 @@ def decoder_layer_post_norm():
 
 
 @house.unbounded(
-    "a pre-norm decoder adds the raw target, and values of a memory that is not normalised",
+    "a pre-norm decoder adds the raw target, and values of a memory that is not normalized",
     alone={"target": UNBOUNDED, "memory": UNBOUNDED},
     degree=1.0,
 )

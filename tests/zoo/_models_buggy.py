@@ -124,7 +124,7 @@ def transformer_without_final_norm():
 
 
 @house.bounded(
-    "the action is normalised before anything else: bounded, and a and 10·a look the same",
+    "the action is normalized before anything else: bounded, and a and 10·a look the same",
     alone={"state": BOUNDED, "action": BOUNDED},
     codes="FF009",
     absent="FF001",
@@ -147,7 +147,7 @@ def norm_on_the_action_vector():
 
 
 @house.unbounded(
-    "only the action is normalised, the state is not",
+    "only the action is normalized, the state is not",
     alone={"state": UNBOUNDED, "action": BOUNDED},
     codes="FF001 FF009",
     degree=1.0,
@@ -180,7 +180,7 @@ def second_critic_without_norm():
 
 
 @house.unbounded(
-    "instance statistics are put back at the end: normalising is undone", codes="FF001", degree=1.0
+    "instance statistics are put back at the end: normalizing is undone", codes="FF001", degree=1.0
 )
 def reversible_instance_norm():
     def forward(m, x):
@@ -200,7 +200,7 @@ def norm_on_a_side_branch():
 
 
 @house.unbounded("a ‘norm’ that divides by a fixed scale is an affine map", codes="FF001", degree=1.0)
-def fixed_standardisation():
+def fixed_standardization():
     def forward(m, x):
         return m.net((x - m.mean) / m.std)
 

@@ -110,7 +110,7 @@ house.add(
     "group_norm_resnet",
     lambda: (ResNet(groups), image()),
     BOUNDED,
-    "the stem is normalised, so are the branches: bounded + bounded",
+    "the stem is normalized, so are the branches: bounded + bounded",
 )
 house.add(
     "resnet_with_group_norm_in_branches_only",
@@ -144,7 +144,7 @@ class UNet(nn.Module):
         return self.out(torch.cat([h, x], 1) if self.raw_skip else h)
 
 
-house.add("unet", lambda: (UNet(False), image(2)), BOUNDED, "every path starts with a normalised block")
+house.add("unet", lambda: (UNet(False), image(2)), BOUNDED, "every path starts with a normalized block")
 house.add(
     "unet_with_raw_skip",
     lambda: (UNet(True), image(2)),

@@ -35,7 +35,7 @@ def swiglu():
     return compose(forward, gate=nn.Linear(6, 8), up=nn.Linear(6, 8), down=nn.Linear(8, 2)), x6()
 
 
-@house.bounded("silu(a)·b of a normalised vector: bounded × bounded")
+@house.bounded("silu(a)·b of a normalized vector: bounded × bounded")
 def swiglu_after_norm():
     def forward(m, x):
         h = m.norm(x)
@@ -153,7 +153,7 @@ def mixture(experts, top=None):
     return compose(forward, gate=nn.Linear(6, 3), experts=nn.ModuleList(experts))
 
 
-def normalised_expert():
+def normalized_expert():
     return nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 2))
 
 
@@ -165,14 +165,14 @@ house.add(
     degree=1.0,
 )
 house.add(
-    "mixture_of_normalised_experts",
-    lambda: (mixture([normalised_expert() for _ in range(3)]), x6()),
+    "mixture_of_normalized_experts",
+    lambda: (mixture([normalized_expert() for _ in range(3)]), x6()),
     BOUNDED,
     "a convex combination of bounded experts",
 )
 house.add(
     "mixture_with_one_plain_expert",
-    lambda: (mixture([normalised_expert(), normalised_expert(), mlp(out=2)]), x6()),
+    lambda: (mixture([normalized_expert(), normalized_expert(), mlp(out=2)]), x6()),
     UNBOUNDED,
     "where the gate picks the expert without a norm, linear",
     codes="FF002",
@@ -264,7 +264,7 @@ def mixture_density_heads():
 
 
 @house.bounded(
-    "mean, softplus and softmax of a normalised feature vector", outputs=(BOUNDED, BOUNDED, BOUNDED)
+    "mean, softplus and softmax of a normalized feature vector", outputs=(BOUNDED, BOUNDED, BOUNDED)
 )
 def mixture_density_heads_after_norm():
     def forward(m, x):
@@ -293,7 +293,7 @@ def one_bounded_head_of_two():
     return compose(forward, first=nn.Linear(6, 8), action=nn.Linear(8, 2), value=nn.Linear(8, 1)), x6()
 
 
-# ------------------------------------------------------------------------------------- cancelling and constant
+# ------------------------------------------------------------------------------------- canceling and constant
 
 
 @house.bounded("relu(z) − relu(z) is 0", generic=False)

@@ -140,7 +140,7 @@ def norm_at_every_layer():
     return nn.Sequential(*layers, nn.Linear(16, 1)), x6()
 
 
-@house.bounded("the raw input is normalised; its scale is gone", codes="FF009")
+@house.bounded("the raw input is normalized; its scale is gone", codes="FF009")
 def norm_on_the_raw_input():
     return nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1)), x6()
 
@@ -150,12 +150,12 @@ def norm_of_two_features():
     return nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), (torch.randn(2, 2),)
 
 
-@house.bounded("centring one number leaves 0: the network is constant", codes="FF004")
+@house.bounded("centering one number leaves 0: the network is constant", codes="FF004")
 def norm_of_one_feature():
     return nn.Sequential(nn.Linear(6, 1), nn.LayerNorm(1), nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1)), x6()
 
 
-@house.bounded("the output itself is normalised")
+@house.bounded("the output itself is normalized")
 def norm_at_the_output():
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5), nn.LayerNorm(5)), x6()
 
@@ -168,7 +168,7 @@ def norm_then_raw_input_concatenated():
     return compose(forward, first=nn.Linear(6, 16), norm=nn.LayerNorm(16), head=nn.Linear(22, 1)), x6()
 
 
-@house.bounded("24 layers, each normalised before its ReLU: samples align, and stay bounded", codes="FF010")
+@house.bounded("24 layers, each normalized before its ReLU: samples align, and stay bounded", codes="FF010")
 def deep_norm_before_relu():
     layers = [
         layer
@@ -207,7 +207,7 @@ def batch_norm_then_layer_norm():
 
 
 @house.bounded("unit length", bound=None)
-def l2_normalised():
+def l2_normalized():
     def forward(m, x):
         return m.head(functional.normalize(m.body(x), dim=-1))
 
@@ -259,7 +259,7 @@ def rms_norm_with_unit_offset():
 
 
 @house.bounded("(z − mean)/(std + ε): |z_i − mean| ≤ √(d−1)·std")
-def standardised_by_hand():
+def standardized_by_hand():
     def forward(m, x):
         z = m.first(x)
         z = (z - z.mean(-1, keepdim=True)) / (z.std(-1, keepdim=True) + 1e-6)
@@ -294,8 +294,8 @@ def divided_by_the_largest():
     return compose(forward, first=nn.Linear(6, 16), head=nn.Linear(16, 2)), x6()
 
 
-@house.unbounded("a normalised weight is still a fixed linear map", degree=1.0, absent="FF005")
-def weight_normalised():
+@house.unbounded("a normalized weight is still a fixed linear map", degree=1.0, absent="FF005")
+def weight_normalized():
     return (
         nn.Sequential(
             parametrizations.weight_norm(nn.Linear(6, 16)),
@@ -307,7 +307,7 @@ def weight_normalised():
 
 
 @house.unbounded("Lipschitz constant 1 is a slope, not a bound", degree=1.0)
-def spectrally_normalised():
+def spectrally_normalized():
     return (
         nn.Sequential(
             parametrizations.spectral_norm(nn.Linear(6, 16)),
@@ -325,7 +325,7 @@ def dropout_mlp():
     return mlp(nn.Dropout(0.5)), x6()
 
 
-@house.bounded("standardised, then clipped to ±10, as RL libraries do with observations", codes="FF008")
+@house.bounded("standardized, then clipped to ±10, as RL libraries do with observations", codes="FF008")
 def clipped_observations():
     def forward(m, x):
         return m.body(torch.clamp((x - m.mean) / torch.sqrt(m.var + 1e-8), -10.0, 10.0))
@@ -334,7 +334,7 @@ def clipped_observations():
 
 
 @house.bounded("the last layer starts at zero: the output is its bias", generic=False)
-def zero_initialised_head():
+def zero_initialized_head():
     net = mlp()
     nn.init.zeros_(net[2].weight)
     return net, x6()

@@ -137,7 +137,7 @@ def unrolled_cells():
     return compose(forward, lstm=nn.LSTMCell(D, H), gru=nn.GRUCell(H, H), head=nn.Linear(H, 1)), sequence()
 
 
-@house.bounded("h ← relu(norm(Wx + Uh)): normalised at every step")
+@house.bounded("h ← relu(norm(Wx + Uh)): normalized at every step")
 def layer_norm_rnn():
     def forward(m, x):
         h = x.new_zeros(x.shape[0], H)

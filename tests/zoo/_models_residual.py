@@ -99,7 +99,7 @@ def plain_residual():
 
 
 @house.unbounded(
-    "a branch normalised on both sides is bounded; the skip beside it is not", codes="FF002", degree=1.0
+    "a branch normalized on both sides is bounded; the skip beside it is not", codes="FF002", degree=1.0
 )
 def sandwich_norm_without_final_norm():
     def forward(m, x):
@@ -120,8 +120,8 @@ def sandwich_norm_without_final_norm():
     )
 
 
-@house.bounded("the embedding is normalised: the skips add bounded to bounded")
-def normalised_embedding_then_skips():
+@house.bounded("the embedding is normalized: the skips add bounded to bounded")
+def normalized_embedding_then_skips():
     def forward(m, x):
         h = m.norm(m.embed(x))
         h = h + m.first(h)
@@ -271,7 +271,7 @@ def residual_on_the_sphere():
 
 
 @house.unbounded(
-    "the main head is normalised; the auxiliary one reads the stream before the norm",
+    "the main head is normalized; the auxiliary one reads the stream before the norm",
     outputs=(BOUNDED, UNBOUNDED),
     codes="FF002",
     degree=1.0,

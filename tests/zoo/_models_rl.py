@@ -60,7 +60,7 @@ def critic_action_before_the_norm():
 
 
 @house.unbounded(
-    "the state is normalised, the action joins after the norm",
+    "the state is normalized, the action joins after the norm",
     alone={"state": BOUNDED, "action": UNBOUNDED},
     codes="FF002",
     degree=1.0,
@@ -165,8 +165,8 @@ def critic_ensemble():
     )
 
 
-@house.bounded("every member is normalised; mean and spread of bounded numbers")
-def normalised_ensemble_mean_and_spread():
+@house.bounded("every member is normalized; mean and spread of bounded numbers")
+def normalized_ensemble_mean_and_spread():
     def forward(m, state, action):
         x = torch.cat([state, action], -1)
         values = torch.stack([q(x) for q in m.members])
@@ -236,7 +236,7 @@ def dueling_dqn():
     return compose(forward, features=features, value=nn.Linear(W, 1), advantage=nn.Linear(W, 4)), state()
 
 
-@house.bounded("the same on normalised features")
+@house.bounded("the same on normalized features")
 def dueling_dqn_with_norm():
     def forward(m, state):
         h = m.features(state)
@@ -283,7 +283,7 @@ def contrastive_critic():
 
 
 @house.bounded("the inner product of unit vectors", bound=1.0)
-def normalised_contrastive_critic():
+def normalized_contrastive_critic():
     def forward(m, state, goal):
         return (functional.normalize(m.phi(state), dim=-1) * functional.normalize(m.psi(goal), dim=-1)).sum(
             -1

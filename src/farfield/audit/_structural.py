@@ -21,7 +21,7 @@ from farfield.audit._worker import message_of, short
 from farfield.errors import InvalidValueError
 from farfield.graph import Program, capture
 from farfield.growth import GrowthReport, Status, analyze
-from farfield.growth._analysis import Analysis, analyse_growth
+from farfield.growth._analysis import Analysis, analyze_growth
 from farfield.growth._paths import bounding_cut, escape_paths
 
 __all__ = ["answer", "structural_verdict"]
@@ -143,7 +143,7 @@ def structural_verdict(model: nn.Module, example: Any, make: Callable[[], nn.Mod
     if program.capture == "modules":
         said = " ".join(program.unseen)
         return {**row, "verdict": "UNKNOWN", "reason": short(f"the model could not be captured: {said}")}
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     growing = [output for output in program.outputs if not analysis.growth(output).bounded]
     report = None
     if count <= LARGEST_DRAWN:

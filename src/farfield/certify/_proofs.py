@@ -175,11 +175,11 @@ class BoxMultipliers(_Arrays):
 class NormMultipliers:
     """κ per group, ω where the norm centers (0 elsewhere).
 
-    ``parametrised``: whether the norm's value is C u on {u : ‖C u‖²/count + ε t² = 1} (C the centered affine map of
+    ``parametrized``: whether the norm's value is C u on {u : ‖C u‖²/count + ε t² = 1} (C the centered affine map of
     the homogeneous input), or only its image. ``mu``: weights of the domain's forms in that ellipsoid, if any.
     """
 
-    parametrised: bool
+    parametrized: bool
     kappa: tuple[float, ...]
     omega: tuple[float, ...]
     mu: tuple[float, ...] = ()
@@ -187,7 +187,7 @@ class NormMultipliers:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {
-            "parametrised": self.parametrised,
+            "parametrized": self.parametrized,
             "kappa": list(self.kappa),
             "omega": list(self.omega),
             **({"mu": list(self.mu)} if self.mu else {}),
@@ -244,7 +244,7 @@ class DualProof(_Proof):
             {k: CurveMultipliers(**_tensors(v)) for k, v in data["curves"].items()},
             {
                 k: NormMultipliers(
-                    bool(v["parametrised"]), tuple(v["kappa"]), tuple(v["omega"]), tuple(v.get("mu", ()))
+                    bool(v["parametrized"]), tuple(v["kappa"]), tuple(v["omega"]), tuple(v.get("mu", ()))
                 )
                 for k, v in data["norms"].items()
             },

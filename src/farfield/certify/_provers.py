@@ -29,7 +29,7 @@ from farfield.certify.dual import (
     ProvedValue,
     build_problem,
     objective,
-    optimise,
+    optimize,
     prove,
     publish,
     restore,
@@ -175,7 +175,7 @@ def by_dual(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[Dual
         _, made = search_groups(GroupDual(problem, Objectives.single(goal)), clock.share(GROUP_SHARE))
         start, rounds = single_multipliers(made, Dual(problem, goal).count), WARM_ROUNDS
         found.append(start)
-    found.append(optimise(problem, goal, time_budget=clock, start=start, rounds=rounds)[0])
+    found.append(optimize(problem, goal, time_budget=clock, start=start, rounds=rounds)[0])
     proved = [value for m in found if (value := _proved(problem, goal, m, key[0])) is not None]
     if not proved:
         return None, None

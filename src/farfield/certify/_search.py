@@ -150,14 +150,14 @@ class _Network:
         self.moving = moving_inputs(program)
         self.shapes = [tuple(self.start[i].shape) for i in self.moving]
         self.size = sum(math.prod(shape) for shape in self.shapes)
-        self.centre = torch.cat(
+        self.center = torch.cat(
             [self.start[i].double().reshape(-1) for i in self.moving] or [torch.zeros(0).double()]
         )
         self.nodes = _needed(program, output)
         self.constants = {
             n.name: _wide(program.constants[n.name]) for n in self.nodes if n.role == "constant"
         }
-        self.vectorised = True
+        self.vectorized = True
         self.evaluations = 0
         load = sum(
             math.prod(d if isinstance(d, int) else 1 for d in n.shape)
@@ -186,14 +186,14 @@ class _Network:
         # Fused attention has no batching rule, the plain formula has one; other operators without are only slow.
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            if self.vectorised:
+            if self.vectorized:
                 try:
                     return torch.cat([torch.vmap(self._one)(part) for part in rows.split(self.chunk)])
                 except (
                     RuntimeError,
                     NotImplementedError,
                 ):  # an operator that can't be batched, or looks at values
-                    self.vectorised = False
+                    self.vectorized = False
             return torch.stack([self._one(row) for row in rows])
 
     def _one(self, flat: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class _Search:
 
     def _first(self) -> Tensor:
         """The example, the origin, axes and random directions, at every magnitude."""
-        base = torch.stack([self.network.centre, torch.zeros(self.size, dtype=torch.float64)])
+        base = torch.stack([self.network.center, torch.zeros(self.size, dtype=torch.float64)])
         count = max(8, min(256, 2_000_000 // max(self.size, 1) // MAGNITUDES))
         inside = self.region.sample(count * 4, self.generator)
         if inside is not None:

@@ -12,7 +12,7 @@ from farfield.errors import InvalidValueError
 from farfield.gaussian._activation import Activation
 from farfield.gaussian._moments import moments
 from farfield.gaussian._pair import (
-    centred_factor,
+    centered_factor,
     derivative_factor,
     equal_variances,
     pair_expectation,
@@ -72,7 +72,7 @@ def _reduced_value(sigma: Activation, rho: Tensor, q1: Tensor, q2: Tensor) -> Te
         if closed is not None:
             value[index] = closed.dual(r, p1, p2) - m1 * m2
         else:
-            value[index] = pair_expectation(centred_factor(sigma, m1), centred_factor(sigma, m2), r, p1, p2)
+            value[index] = pair_expectation(centered_factor(sigma, m1), centered_factor(sigma, m2), r, p1, p2)
     return torch.where(rho == 0, 0.0, value.reshape(rho.shape))
 
 

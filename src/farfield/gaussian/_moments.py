@@ -11,7 +11,7 @@ from torch import Tensor
 
 from farfield.errors import InvalidValueError, PrecisionError
 from farfield.gaussian._activation import Activation
-from farfield.gaussian._quadrature import centred_square, gaussian_expectation
+from farfield.gaussian._quadrature import centered_square, gaussian_expectation
 from farfield.gaussian._registry import ActivationLike, activation
 
 __all__ = ["Moments", "isometry_strength", "mean_field_constants", "moments"]
@@ -72,15 +72,15 @@ def _moments(sigma: Activation, variance: float) -> Moments:
     first = gaussian_expectation(first_pass, variance=variance, kinks=sigma.kinks)
     mean, linear, second = (float(v) for v in first.value)
     # E(σ − c₀)², not Eσ² − c₀²: the latter loses half the digits when the mean dominates.
-    centred = centred_square(sigma, mean, variance=variance, kinks=sigma.kinks)
+    centered = centered_square(sigma, mean, variance=variance, kinks=sigma.kinks)
     return Moments(
         mean=mean,
         linear=linear,
-        variance=float(centred.value),
+        variance=float(centered.value),
         second=second,
-        error=max(float(first.error.max()), float(centred.error)),
+        error=max(float(first.error.max()), float(centered.error)),
         linear_error=float(first.error[1]),
-        variance_error=float(centred.error),
+        variance_error=float(centered.error),
     )
 
 

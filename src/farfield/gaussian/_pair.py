@@ -50,7 +50,7 @@ def value_factor(sigma: Activation) -> Factor:
 
 
 @functools.lru_cache(maxsize=1024)
-def centred_factor(sigma: Activation, mean: float) -> Factor:
+def centered_factor(sigma: Activation, mean: float) -> Factor:
     """The activation less its mean."""
     return Factor(
         lambda x: sigma.function(x) - mean, sigma.kinks, size=lambda x: sigma.function(x).abs() + abs(mean)
@@ -148,10 +148,10 @@ def _one_batch(a: Factor, b: Factor, rho: Tensor, across: Tensor, q1: Tensor, q2
     slant = torch.where(rho.abs() < 1e-3, torch.full_like(rho, 1e-3).copysign(rho), rho)[:, None]
     pieces = [whole.expand(len(rho), -1), own / root1[:, None], other / (slant * root2[:, None])]
     if sharp.numel():
-        centre = sharp / (slant * root2[:, None])
+        center = sharp / (slant * root2[:, None])
         grades = torch.tensor([s * g for g in _GRADING for s in (-1.0, 1.0)], dtype=torch.float64)
         width = (across[:, None] / slant.abs())[..., None]
-        pieces.append((centre[..., None] + width * grades).flatten(1))
+        pieces.append((center[..., None] + width * grades).flatten(1))
     edges = torch.cat(pieces, -1).clamp(-reach, reach).sort(-1).values
     wide = (edges[:, 1:] > edges[:, :-1]).any(0)  # many of the graded ends lie beyond the reach
     edges = torch.cat([edges[:, :1], edges[:, 1:][:, wide]], -1)

@@ -265,7 +265,7 @@ def gaussian_expectation(
     return _expectation(function, variance, kinks, tolerance, None)
 
 
-def centred_square(
+def centered_square(
     function: Callable[[Tensor], Tensor], mean: float, *, variance: float, kinks: Iterable[float]
 ) -> Expectation:
     """E (f(x) − mean)², its rounding judged by the terms of the difference."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.gaussian._activation import Activation
 from farfield.gaussian._catalogue import CATALOGUE
-from farfield.gaussian._wrap import recognise, wrap_activation
+from farfield.gaussian._wrap import recognize, wrap_activation
 
 __all__ = ["ActivationLike", "activation", "activation_names", "register_activation", "registered_parameters"]
 
@@ -97,7 +97,7 @@ def activation(sigma: ActivationLike, /, **parameters: float) -> Activation:
         )
     if isinstance(sigma, Activation):
         return sigma
-    known = recognise(sigma)
+    known = recognize(sigma)
     if known is not None:
         name, values = known
         return _make(name, tuple(sorted(values.items())))

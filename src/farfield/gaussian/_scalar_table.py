@@ -82,9 +82,9 @@ def _piecewise(
     elif all(s >= 0 for s in slopes) or all(s <= 0 for s in slopes):
         shape = "increasing" if max(slopes) > 0 else "decreasing"
     # σ minus the slope of its tail is linear between the kinks and 0, and constant beyond them.
-    centre = next(shift for k, (_, shift) in zip((*kinks, INF), pieces, strict=True) if k >= 0)
-    below = [v - first * k for k, v in zip(kinks, values, strict=True) if k < 0] + [centre]
-    above = [v - last * k for k, v in zip(kinks, values, strict=True) if k >= 0] + [centre]
+    center = next(shift for k, (_, shift) in zip((*kinks, INF), pieces, strict=True) if k >= 0)
+    below = [v - first * k for k, v in zip(kinks, values, strict=True) if k < 0] + [center]
+    above = [v - last * k for k, v in zip(kinks, values, strict=True) if k >= 0] + [center]
     low, high = min(below + above), max(below + above)
     off = max(*(abs(v - start) for v in below), *(abs(v - end) for v in above))
     reach = max((abs(k) for k in kinks), default=0.0)

@@ -16,7 +16,7 @@ from farfield.errors import InvalidValueError
 from farfield.gaussian._activation import Activation, ScalarMap
 from farfield.gaussian._quadrature import flat_panels, legendre_rule
 
-__all__ = ["recognise", "wrap_activation"]
+__all__ = ["recognize", "wrap_activation"]
 
 _SHIFT = math.sqrt(2.0) / 10.0
 
@@ -80,7 +80,7 @@ _MODULES: dict[type[nn.Module], Callable[[Any], tuple[str, dict[str, float]] | N
 }
 
 
-def recognise(sigma: object) -> tuple[str, dict[str, float]] | None:
+def recognize(sigma: object) -> tuple[str, dict[str, float]] | None:
     """The registered name and parameters of a torch module or function, or None."""
     if isinstance(sigma, nn.Module):
         make = _MODULES.get(type(sigma))

@@ -28,7 +28,7 @@ from farfield.graph._size import SymbolicSize
 from farfield.graph._symbolic import trace_model
 from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.onnx import OnnxModule, is_onnx, open_onnx, open_sizes, unknown_reason
-from farfield.graph.recognition import recognise
+from farfield.graph.recognition import recognize
 
 __all__ = ["CaptureError", "capture", "open_model"]
 
@@ -53,7 +53,7 @@ def capture(
     The model is captured as it serves: in eval mode, without gradients, without a key-value cache. It's left
     exactly as it was. Parameters are shared, never copied. Afterwards constants are folded, each step gets
     its plainest name, and norms and activations written by hand are recognized
-    (``attributes["recognised"]``); all of that is exact in real arithmetic.
+    (``attributes["recognized"]``); all of that is exact in real arithmetic.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def capture(
         )
     if open_weights:
         program = _opened(program, model)
-    program = recognise(simplify(fold(program)))
+    program = recognize(simplify(fold(program)))
     return _with_notes(program, model, example_inputs) if isinstance(model, OnnxModule) else program
 
 

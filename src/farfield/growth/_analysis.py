@@ -21,7 +21,7 @@ from farfield.growth._registry import Claim, Site
 from farfield.growth._slices import Slicer, piece_of, slice_of
 from farfield.growth._tails import TailForm, refined, tail_form
 
-__all__ = ["Analysis", "analyse_growth", "extents"]
+__all__ = ["Analysis", "analyze_growth", "extents"]
 
 INF = math.inf
 GAP_SIZE = 1_000_000
@@ -74,7 +74,7 @@ class Analysis:
         }
 
 
-def analyse_growth(program: Program) -> Analysis:
+def analyze_growth(program: Program) -> Analysis:
     """Bound the growth of every node of a program, for every input in Rⁿ at once.
 
     A forward pass of sound rules over the pairs (sided rate, interval): see :mod:`farfield.growth._extent`

@@ -210,7 +210,7 @@ def _is_own_mean(node: Node, lookup: Lookup) -> bool:
     return mean.op == "mean" and bool(mean.attributes.get("keepdim")) and mean.inputs[0] == node.inputs[0]
 
 
-def centred_powers(name: str, lookup: Lookup) -> Powers:
+def centered_powers(name: str, lookup: Lookup) -> Powers:
     """:func:`growth_powers` together with the name under which deviations from a mean are known."""
     powers = growth_powers(name, lookup)
     for base, q in tuple(powers.items()):
@@ -281,13 +281,13 @@ def bounded_quotient(numerator: str, denominator: str, lookup: Lookup, *, gap: b
     gap
         The denominator keeps a positive distance from 0.
     """
-    exact, weaker = _meet(centred_powers(numerator, lookup), size_powers(denominator, lookup))
+    exact, weaker = _meet(centered_powers(numerator, lookup), size_powers(denominator, lookup))
     return exact or (weaker and gap), gap
 
 
 def bounded_product(a: str, b: str, lookup: Lookup) -> bool:
     """a·b is bounded because one factor decays at least as fast as the other grows, and is itself bounded."""
     for grows, decays in ((a, b), (b, a)):
-        if _meet(centred_powers(grows, lookup), decay_powers(decays, lookup))[1]:
+        if _meet(centered_powers(grows, lookup), decay_powers(decays, lookup))[1]:
             return True
     return False

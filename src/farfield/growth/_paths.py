@@ -155,7 +155,7 @@ def escape_paths(
     Parameters
     ----------
     analysis
-        From :func:`farfield.growth.analyse_growth`.
+        From :func:`farfield.growth.analyze_growth`.
     output
         Name of an output node.
     moving

@@ -46,11 +46,11 @@ def at_limit(
     mask
         Entries that have a limit; the others come out as f(0).
     """
-    centre = torch.where(mask, jet.at(0.0), 0.0)
-    value = function(centre)
+    center = torch.where(mask, jet.at(0.0), 0.0)
+    value = function(center)
     with torch.no_grad():
         error = torch.where(mask, jet.error_at(0.0), 0.0)
-        swing = (function(centre + error) - function(centre - error)).abs()
+        swing = (function(center + error) - function(center - error)).abs()
         rounding = ROUNDING * value.abs()
         lower = torch.zeros_like(mask)
         for p, v, e in zip(jet.powers, jet.values, jet.errors, strict=True):
@@ -59,7 +59,7 @@ def at_limit(
         floor = torch.where(jet.full_floor() == -INF, -INF, torch.where(jet.full_floor() <= FLAT, FLAT, 0.0))
         floor = torch.where(lower, 0.0, floor)
         for jump in jumps:
-            near = (centre - jump).abs() <= 64 * (error + ROUNDING * abs(jump))
+            near = (center - jump).abs() <= 64 * (error + ROUNDING * abs(jump))
             moving = lower | (floor > -INF) | (error > 0)
             floor = torch.where(near & moving, ABOVE, floor)
     return Jet((0.0,), value.unsqueeze(0), (swing + rounding).unsqueeze(0), floor)

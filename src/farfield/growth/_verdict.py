@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from farfield.errors import InvalidValueError
 from farfield.graph import OpaqueNodeError, Program, capture, differs, open_model
-from farfield.growth._analysis import Analysis, analyse_growth
+from farfield.growth._analysis import Analysis, analyze_growth
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._extent import Reason
 from farfield.growth._growth import Growth
@@ -192,7 +192,7 @@ def analyze(
     if program is None:
         program = model if isinstance(model, Program) else capture(model, example_inputs)
     rng = torch.Generator().manual_seed(0) if generator is None else generator
-    analysis = analyse_growth(program)
+    analysis = analyze_growth(program)
     desk = _Desk(analysis, model, example_inputs, _starts(program, example_inputs), rng, paths)
     joint: list[Verdict] = []
     alone: list[Verdict] = []

@@ -142,7 +142,7 @@ def find_witness(
     Parameters
     ----------
     analysis
-        From :func:`farfield.growth._analysis.analyse_growth`.
+        From :func:`farfield.growth._analysis.analyze_growth`.
     starts
         Example of every input; those that do not move stay at its first row.
     output

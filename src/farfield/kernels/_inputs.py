@@ -179,7 +179,7 @@ def normalize_inputs(x: Tensor, *, center: bool) -> Tensor:
             stacklevel=3,
         )
     x = x.to(torch.float64)
-    # By the largest entry first: squares of 1e200 overflow, and a row of equal entries is centred to zeros exactly.
+    # By the largest entry first: squares of 1e200 overflow, and a row of equal entries is centered to zeros exactly.
     largest = x.detach().abs().amax(-1, keepdim=True)
     x = x / torch.where(largest > 0, largest, 1.0)
     if center:

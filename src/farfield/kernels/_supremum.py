@@ -128,7 +128,7 @@ def sup_diagonal(parts: Parts, kind: KernelKind = "ntk") -> float:
     """
     lowest = number(parts.first.bias_var)
     if any(layer.cuts for layer in parts.inputs):
-        # Normalised inputs have mean square 1, or 0 where there is nothing to normalise.
+        # Normalized inputs have mean square 1, or 0 where there is nothing to normalize.
         ends = [lowest, lowest + number(parts.first.weight_var)]
         points = [_walk(parts.below + parts.above, _Point(q, 0.0, q, True)) for q in ends if q > 0]
         return max(_value(p, kind) for p in points)
@@ -183,15 +183,15 @@ def _largest(f: Callable[[float], float], lowest: float) -> float:
 
 def _limit(below: tuple[Layer, ...]) -> float:
     """Lim R(q₀) as q₀ → ∞: biases vanish, and a smooth activation becomes the ramp of its slopes at ±∞."""
-    ratio, centred = 1.0, 1.0
+    ratio, centered = 1.0, 1.0
     for layer in below:
         if isinstance(layer, Dense):
-            ratio, centred = 1.0 + ratio, 1.0
+            ratio, centered = 1.0 + ratio, 1.0
         elif isinstance(layer, Activate):
             growth = layer.sigma.growth
             if layer.sigma.homogeneity is not None:
                 second, mean, slope = _three(layer.sigma, 1.0)
-                ratio, centred = ratio * slope / second, 1.0 - mean**2 / second
+                ratio, centered = ratio * slope / second, 1.0 - mean**2 / second
                 continue
             linear = growth is not None and "linear" in (growth.left.kind, growth.right.kind)
             if growth is None or not linear or not math.isfinite(growth.recession_gap):
@@ -203,9 +203,9 @@ def _limit(below: tuple[Layer, ...]) -> float:
                 )
             right, left = growth.right.slope, growth.left.slope
             # E φ′² = E φ²/q for the ramp right·x₊ + left·min(x, 0), whose mean is (right − left)√(q/2π).
-            centred = 1.0 - (right - left) ** 2 / (math.pi * (right**2 + left**2))
+            centered = 1.0 - (right - left) ** 2 / (math.pi * (right**2 + left**2))
         elif isinstance(layer, LayerNorm):
-            ratio /= centred
+            ratio /= centered
     return ratio
 
 

@@ -69,7 +69,7 @@ class FarAway(BaseEstimator):  # type: ignore[misc]
         return None
 
     def certificates(self, time_budget: float | Budget | None = None) -> tuple[Certificate, ...]:
-        """One for every member, in the network's units: standardised inputs and outputs.
+        """One for every member, in the network's units: standardized inputs and outputs.
 
         ``time_budget``: seconds, or a :class:`farfield.Budget`, for all together; that of the estimator by default. A
         larger one gives tighter bounds. The tightest so far are kept for ``output_range_``.
@@ -165,7 +165,7 @@ class FarAway(BaseEstimator):  # type: ignore[misc]
         )
 
     def _away(self, inputs: Array) -> Array:
-        """Standardised inputs in the units of the data."""
+        """Standardized inputs in the units of the data."""
         return self.input_scaling_.invert(inputs)
 
     def _built_in(self) -> bool:

@@ -48,7 +48,7 @@ class InfiniteWidthRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  
         self.target_scaling_ = Scaling.of(y, standardize=self.standardize)
 
     def _inputs(self, X: Any) -> torch.Tensor:
-        """Checked, standardised, as a tensor."""
+        """Checked, standardized, as a tensor."""
         check_is_fitted(self, "kernel_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
         bounded = np.isfinite(self.kernel_.sup_diagonal(self.kind))
@@ -187,7 +187,7 @@ class NTKRegressor(_ExactRegressor):
         The network, as for :func:`farfield.kernels.mlp`. Without a norm (``layer_norm=None``) predictions grow
         without limit.
     noise
-        Variance of the targets' noise, in units of their variance where they are standardised; 0 interpolates.
+        Variance of the targets' noise, in units of their variance where they are standardized; 0 interpolates.
     standardize
         Whether inputs and targets are brought to mean 0 and variance 1, column by column. Predictions and bounds
         are in the data's units all the same.
@@ -201,7 +201,7 @@ class NTKRegressor(_ExactRegressor):
         scale. Proved for every real input; a bound is not a claim of accuracy. Infinite without a norm.
     kernel_, posterior_
         The :class:`farfield.kernels.NetworkKernel` and the :class:`farfield.regression.Posterior`, the latter in
-        standardised units.
+        standardized units.
     input_scaling_, target_scaling_
         Their offset and scale.
     n_features_in_, feature_names_in_

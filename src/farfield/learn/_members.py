@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from farfield.learn._scaling import Scaling
 from farfield.nn import GroupedLayerNorm, Project, RangeHead
 
-__all__ = ["KNEE", "Ensemble", "OutputUnits", "Standardised", "evaluate", "range_head", "tempered"]
+__all__ = ["KNEE", "Ensemble", "OutputUnits", "Standardized", "evaluate", "range_head", "tempered"]
 
 KNEE = 0.1
 """Share of a range at either end in which its head bends; between them it is the identity."""
@@ -40,7 +40,7 @@ class OutputUnits(_Columns):
         return self.offset + self.scale * x
 
 
-class Standardised(_Columns):
+class Standardized(_Columns):
     """x ↦ (x − offset)/scale along the last axis. The difference first: where the offset is many times the scale,
     x/scale − offset/scale would lose that many digits.
     """
@@ -99,7 +99,7 @@ def tempered(logits: Tensor, inputs: Tensor, radius: float | None) -> Tensor:
 
 
 class Ensemble(nn.Module):
-    """Inputs standardised, the mean of the members, tempered beyond a radius, outputs in the units of the targets."""
+    """Inputs standardized, the mean of the members, tempered beyond a radius, outputs in the units of the targets."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Ensemble(nn.Module):
         super().__init__()
         self.radius = radius
         offset, scale = (torch.from_numpy(v).reshape(-1) for v in (inputs.offset, inputs.scale))
-        self.inputs = Standardised(offset, scale)
+        self.inputs = Standardized(offset, scale)
         self.members = nn.ModuleList(members)
         self.outputs: nn.Module = nn.Identity()
         if outputs is not None:

@@ -34,7 +34,7 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
     depth, activation, layer_norm, order, norm, weight_var, bias_var
         The network, as for :func:`farfield.kernels.mlp`.
     noise
-        Variance σ² of the targets' noise, in units of their variance where they are standardised.
+        Variance σ² of the targets' noise, in units of their variance where they are standardized.
     standardize
         Whether inputs and targets are brought to mean 0 and variance 1.
     n_landmarks
@@ -53,9 +53,9 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
     output_range_, kernel_, input_scaling_, target_scaling_, n_features_in_, feature_names_in_
         As for :class:`NTKRegressor`. The bound holds for the function fitted, however few the landmarks.
     landmarks_
-        z, standardised, shape (m, n_features).
+        z, standardized, shape (m, n_features).
     posterior_
-        The :class:`farfield.regression.NystromPosterior` in standardised units.
+        The :class:`farfield.regression.NystromPosterior` in standardized units.
 
     References
     ----------

@@ -53,13 +53,13 @@ class Scaling:
         return cls(np.asarray(unit * offset), np.where(constant, rounding, unit * scale))
 
     def apply(self, values: Array) -> Array:
-        """Standardised."""
+        """Standardized."""
         # Halves: the difference of two large numbers of different sign may overflow where neither does.
         result: Array = (values / 2 - self.offset / 2) / (self.scale / 2)
         return result
 
     def apply_far(self, values: Array) -> Array:
-        """Standardised inputs, those beyond 1e50 brought back to it along their ray: nothing overflows later."""
+        """Standardized inputs, those beyond 1e50 brought back to it along their ray: nothing overflows later."""
         with np.errstate(over="ignore"):
             result = self.apply(values)
         far = ~(np.abs(result).max(1, initial=0.0) <= _FAR)

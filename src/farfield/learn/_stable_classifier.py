@@ -30,7 +30,7 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
 
     A plain network's logits grow without limit, so far from the data some class gets probability 1. Here the logits
     stay in a range by construction, so that no class's probability exceeds ``ceiling_``, which is below 1. Beyond the
-    farthest training row (by the norm of the standardised input) logits are divided by how many times as far the
+    farthest training row (by the norm of the standardized input) logits are divided by how many times as far the
     input lies: far away the predicted class remains, and its probability falls to 1/classes. A bound is not a claim
     of accuracy: an input far from all data still gets a class.
 

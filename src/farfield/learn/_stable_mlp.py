@@ -146,7 +146,7 @@ class StableMLP(FarAway):
     def _train(
         self, X: Array, targets: Array, outputs: int, weights: Array | None, loss: Loss
     ) -> Tensor | None:
-        """Fit the members to standardised inputs and targets; the rows that each of those kept held out."""
+        """Fit the members to standardized inputs and targets; the rows that each of those kept held out."""
         self._forget()
         task = _Task(X, targets, outputs, weights, loss)
         draws = check_random_state(self.random_state)
@@ -335,7 +335,7 @@ class StableMLP(FarAway):
     # -------------------------------------------------------------- evaluation
 
     def _network_inputs(self, X: Any) -> Tensor:
-        """Checked and standardised."""
+        """Checked and standardized."""
         check_is_fitted(self, "members_")
         return self._scaled_inputs(validate_data(self, X, dtype=np.float64, reset=False))
 

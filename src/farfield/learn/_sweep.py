@@ -272,8 +272,8 @@ def _measure(estimator: Any, split: Dataset, blown_up: float) -> dict[str, Any]:
         return found
 
     near, far = scaled(x[1]), scaled(x[2])
-    centre = x[0].mean(0)
-    away = scaled(centre + blown_up * (np.concatenate(x[1:]) - centre))
+    center = x[0].mean(0)
+    away = scaled(center + blown_up * (np.concatenate(x[1:]) - center))
     true_near, true_far = ((values - middle) / unit for values in y[1:])
     return {
         "rows": len(x[0]),

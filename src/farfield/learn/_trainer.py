@@ -51,7 +51,7 @@ def train(
     r"""Train many networks at once, each as if it were alone.
 
     Networks of one structure are stacked (:class:`Stack`), every step does the products of all of them together, and
-    one optimiser makes one step for all. Their losses are added, so no gradient mixes two networks: a member comes
+    one optimizer makes one step for all. Their losses are added, so no gradient mixes two networks: a member comes
     out as it would by itself, up to the order of sums. A step over many rows goes through them in pieces that fit
     the cache and adds up their gradients, which changes nothing but that order and bounds memory by the piece.
 

@@ -34,7 +34,7 @@ class Training:
     schedule
         ``"constant"``, or ``"cosine"``: lr·(1 + cos(π·epoch/epochs))/2.
     weight_decay, momentum
-        Passed to the optimiser; momentum to SGD only.
+        Passed to the optimizer; momentum to SGD only.
     loss
         ``"mse"``: squared errors, averaged over outputs. ``"cross_entropy"``: outputs are logits, targets the numbers
         of classes. A model's loss is the mean over its rows.
@@ -129,7 +129,7 @@ def learning_rate(training: Training, epoch: int) -> float:
 
 
 def optimizer(training: Training, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-    """Torch's optimiser for parameter groups, each with its learning rate: one step for all."""
+    """Torch's optimizer for parameter groups, each with its learning rate: one step for all."""
     if training.optimizer == "sgd":
         return torch.optim.SGD(
             groups, momentum=training.momentum, weight_decay=training.weight_decay, fused=True

@@ -69,7 +69,7 @@ def shattering_depth(x: Float[Tensor, "m d"], *, generator: torch.Generator | No
     """
     count, inputs = x.shape
     if not 1 <= count <= 12:
-        raise InvalidValueError(f"All labellings of 1 to 12 points are built, got {count} points.")
+        raise InvalidValueError(f"All labelings of 1 to 12 points are built, got {count} points.")
     deepest = 0
     for rest in itertools.product((0, 1), repeat=count - 1):
         labels = torch.tensor((0, *rest))

@@ -19,11 +19,11 @@ class _Norm:
 
     groups: int
     norm_eps: float
-    centred: bool
+    centered: bool
     weight: Tensor | None
 
 
-def _recognised(f: Any, features: int, dtype: torch.dtype) -> _Norm | None:
+def _recognized(f: Any, features: int, dtype: torch.dtype) -> _Norm | None:
     if type(f) is GroupedLayerNorm and f.num_features == features:
         return _Norm(f.groups, f.norm_eps, True, f.weight)
     if type(f) is LayerNorm:
@@ -53,14 +53,14 @@ def closed_curvature(f: Any, x: Tensor) -> Tensor | None:
     1 − ρ = ε/s² is taken as such, and the sixth power of s is not formed: nothing cancels, and what leaves the range
     of numbers is H itself. Where tr C = 1 (a centered pair, one feature alone) the first two terms cancel exactly.
     """
-    norm = _recognised(f, x.shape[-1], x.dtype)
+    norm = _recognized(f, x.shape[-1], x.dtype)
     if norm is None:
         return None
     m = x.shape[-1] // norm.groups
     z = x.reshape(*x.shape[:-1], norm.groups, m)
-    if norm.centred:
+    if norm.centered:
         z = z - z.mean(-1, keepdim=True)
-    trace, diagonal = (m - 1, 1 - 1 / m) if norm.centred else (m, 1.0)
+    trace, diagonal = (m - 1, 1 - 1 / m) if norm.centered else (m, 1.0)
     q = z.square().sum(-1, keepdim=True)
     variance = q / m + norm.norm_eps
     unit = z.square() / variance

@@ -209,7 +209,7 @@ def _checked(layers: Layers, x: Tensor, y: Tensor, labels: Tensor, dtype: torch.
     order = t.argsort()
     t, y = t[order], y[order]
     between = y[1:] != y[:-1]
-    # One run a class, and not only the right answers: the margin is then between neighbours.
+    # One run a class, and not only the right answers: the margin is then between neighbors.
     if int(between.sum()) + 1 != len(labels):
         return None
     net.margin = float((t[1:] - t[:-1])[between].min()) if len(labels) > 1 else math.inf

@@ -192,7 +192,7 @@ def _right(layers: Layers, points: list[list[float]], wanted: list[int], digits:
         rounded = [
             ([[+mpf(v) for v in row] for row in weights], [+mpf(v) for v in bias]) for weights, bias in layers
         ]
-        stabiliser = mpf(10) ** -5
+        stabilizer = mpf(10) ** -5
         for point, label in zip(points, wanted, strict=True):
             y = [+mpf(v) for v in point]
             for k, (weights, bias) in enumerate(rounded):
@@ -200,7 +200,7 @@ def _right(layers: Layers, points: list[list[float]], wanted: list[int], digits:
                 if k < len(rounded) - 1:
                     mean = (y[0] + y[1] + y[2]) / 3
                     z = [v - mean for v in y]
-                    size = mpmath.sqrt((z[0] * z[0] + z[1] * z[1] + z[2] * z[2]) / 3 + stabiliser)
+                    size = mpmath.sqrt((z[0] * z[0] + z[1] * z[1] + z[2] * z[2]) / 3 + stabilizer)
                     y = [v / size for v in z]
             if max(range(len(y)), key=lambda c: y[c]) != label:
                 return False

@@ -36,13 +36,13 @@ class Fold:
 
     Parameters
     ----------
-    centre, height
+    center, height
         c and h > 0: where the line is seen from.
     cosine, sine
         Of ψ, the direction along which the circle is read.
     """
 
-    centre: Any
+    center: Any
     height: Any
     cosine: Any
     sine: Any
@@ -77,16 +77,16 @@ def fold(turn: Any, shift: Any, scale: Any, sqrt: Callable[[Any], Any]) -> Fold:
 
 def read(t: Any, layer: Fold, sqrt: Callable[[Any], Any]) -> Any:
     """The image of t."""
-    v = t - layer.centre
+    v = t - layer.center
     return (layer.cosine * v + layer.sine * layer.height) / sqrt(v * v + layer.height * layer.height)
 
 
 def errors(t: Array, error: Array, layer: Fold) -> Array:
     """What the errors become, to first order: carried on by the slope, with the layer's own roundings added."""
-    v = t - layer.centre
+    v = t - layer.center
     r = np.hypot(v, layer.height)
     steep = np.abs(layer.cosine * layer.height - layer.sine * v) / r
-    rounding = _ROUND * (np.abs(t) + np.abs(layer.centre) + layer.height)
+    rounding = _ROUND * (np.abs(t) + np.abs(layer.center) + layer.height)
     carried: Array = steep * (layer.height / r * error + rounding) / r + _READ
     return carried
 
@@ -115,7 +115,7 @@ def separation(t: Array, error: Array, label: Array, power: float, far: float = 
     label = label[order]
     worst: Any = 1.0
     total: Any = 0.0
-    # Not only neighbours: a point of large error may reach across others of its own label.
+    # Not only neighbors: a point of large error may reach across others of its own label.
     for step in range(1, min(_REACH, label.shape[-1] - 1) + 1):
         different = label[..., step:] != label[..., :-step]
         ratio = (t[..., step:] - t[..., :-step]) / (error[..., step:] + error[..., :-step])

@@ -38,7 +38,7 @@ def maps(
         size = (2 * one) ** numbers.magnitude(lift / layer.height)
         weights = [[size * e * v for v in row] for e in along]
         shift = [
-            size * (e * (bias - layer.centre) + g * layer.height) for e, g in zip(along, up, strict=True)
+            size * (e * (bias - layer.center) + g * layer.height) for e, g in zip(along, up, strict=True)
         ]
         result.append((weights, shift))
         row = [(layer.cosine * e + layer.sine * g) / root3 for e, g in zip(along, up, strict=True)]
@@ -166,7 +166,7 @@ def _basis(like: Tensor) -> Tensor:
 
 
 def _linear(weights: Matrix, bias: list[Any], dtype: torch.dtype) -> nn.Linear:
-    # Without torch's own initialisation, which draws from the global generator.
+    # Without torch's own initialization, which draws from the global generator.
     linear: nn.Linear = nn.utils.skip_init(nn.Linear, len(weights[0]), len(weights), dtype=dtype)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([[float(v) for v in row] for row in weights], dtype=torch.float64))

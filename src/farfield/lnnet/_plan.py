@@ -171,7 +171,7 @@ def _folded(
 ) -> tuple[Line, list[Any]]:
     """Points after a layer, in order again; those of one label that lie within equal errors become one."""
     image = [read(t, layer, numbers.sqrt) for t in exact]
-    shadow = Fold(*(float(v) for v in (layer.centre, layer.height, layer.cosine, layer.sine)))
+    shadow = Fold(*(float(v) for v in (layer.center, layer.height, layer.cosine, layer.sine)))
     error = errors(line.t, line.error, shadow)
     order = sorted(range(len(image)), key=lambda k: image[k])
     kept: list[int] = []
@@ -180,7 +180,7 @@ def _folded(
         if kept and line.label[k] == line.label[kept[-1]]:
             apart = float(image[k] - image[kept[-1]])
             wider = max(bound[-1], float(error[k]) + apart / eps)
-            # Only among equals: an uncertain point must not make a certain neighbour uncertain too.
+            # Only among equals: an uncertain point must not make a certain neighbor uncertain too.
             if apart <= eps * (error[k] + error[kept[-1]]) and wider <= 4 * min(error[k], error[kept[-1]]):
                 bound[-1] = wider
                 continue

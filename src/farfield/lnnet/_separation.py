@@ -34,8 +34,8 @@ def ssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:
     >>> ssr(torch.tensor([[0.0], [1.0], [4.0], [5.0]]), torch.tensor([0, 0, 1, 1]))
     tensor(0.0588)
     """
-    centred, index = _prepared(x, y)
-    return _within(centred, index).square().sum() / centred.square().sum()
+    centered, index = _prepared(x, y)
+    return _within(centered, index).square().sum() / centered.square().sum()
 
 
 def lssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:

@@ -74,12 +74,12 @@ def watch(
     --------
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
-    >>> optimiser, x = torch.optim.Adam(model.parameters()), torch.randn(16, 2)
+    >>> optimizer, x = torch.optim.Adam(model.parameters()), torch.randn(16, 2)
     >>> with watch(model, x, every=5) as seen:
     ...     for _ in range(10):
-    ...         optimiser.zero_grad()
+    ...         optimizer.zero_grad()
     ...         model(x).square().mean().backward()
-    ...         _ = optimiser.step()
+    ...         _ = optimizer.step()
     >>> [step for step, _ in seen.records]
     [0, 5, 10]
     """
@@ -94,9 +94,9 @@ def watch(
         if scalars and log is not None:
             log(scalars, steps)
 
-    def count(optimiser: Any, *_: Any) -> None:
+    def count(optimizer: Any, *_: Any) -> None:
         nonlocal steps
-        if any(id(p) in own for group in optimiser.param_groups for p in group["params"]):
+        if any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
             steps += 1
             look()
 

@@ -239,7 +239,7 @@ class MLP(Chain):
                 return ScaledLinear(
                     fan_in, fan_out, weight_var=variance, bias_var=bias_var, generator=generator, dtype=dtype
                 )
-            # Without torch's own initialisation, which draws from the global generator.
+            # Without torch's own initialization, which draws from the global generator.
             module: nn.Linear = nn.utils.skip_init(
                 nn.Linear, fan_in, fan_out, bias=bias_var > 0, device=torch.get_default_device(), dtype=dtype
             )

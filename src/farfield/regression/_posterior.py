@@ -134,7 +134,7 @@ class Posterior:
                 "The variance over initializations belongs to a trained network: fit the NTK of a NetworkKernel "
                 "(kind='ntk'). For this kernel there is over='posterior'."
             )
-        part = self._posterior_variance if over == "posterior" else self._initialisation_variance
+        part = self._posterior_variance if over == "posterior" else self._initialization_variance
         with torch.no_grad():
             return cross(x.to(torch.float64), len(self.x), self.job.work, part).to(x.dtype)
 
@@ -279,7 +279,7 @@ class Posterior:
         b = checked(self.kernel, self.x, x)
         return (self.kernel.diagonal(x) - self.system.quadratic(b, self.job.tolerance)).clamp(min=0)
 
-    def _initialisation_variance(self, x: Tensor) -> Tensor:
+    def _initialization_variance(self, x: Tensor) -> Tensor:
         assert self.job.network is not None
         nngp = self.job.network.function("nngp")
         beta = self.system.solve(checked(self.kernel, self.x, x), self.job.tolerance)

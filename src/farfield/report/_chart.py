@@ -32,7 +32,7 @@ class RayLine:
     """One ray: its label, SVG points (several runs where values are missing), and where it left the chart."""
 
     label: str
-    emphasised: bool
+    emphasized: bool
     runs: tuple[str, ...]
     dots: tuple[tuple[float, float], ...]
     stops: tuple[float, float] | None
@@ -88,8 +88,8 @@ def chart(rays: Mapping[str, Any]) -> Chart | None:
     return Chart(
         tuple(_ticks(math.ceil(start - 1e-9), math.floor(end + 1e-9), across)),
         tuple(_ticks(low, high, along)),
-        # The emphasised line is drawn last, on top.
-        tuple(sorted(lines, key=lambda line: line.emphasised)),
+        # The emphasized line is drawn last, on top.
+        tuple(sorted(lines, key=lambda line: line.emphasized)),
         tuple((power_of_ten(radii[i]), *(f"{values[i]:.3g}" for _, values in series)) for i in picked),
         ("λ", *counted),
         tuple(notes),
@@ -138,6 +138,6 @@ def _line(
         runs[-1].append(point)
         if not above and (power_of_ten(radius).startswith("10") or radius == 1.0):
             dots.append(point)
-    emphasised = label == "witness"
+    emphasized = label == "witness"
     texts = tuple(" ".join(f"{x:.1f},{y:.1f}" for x, y in run) for run in runs if run)
-    return RayLine(label, emphasised, texts, tuple(dots) if emphasised else (), stops)
+    return RayLine(label, emphasized, texts, tuple(dots) if emphasized else (), stops)

@@ -166,8 +166,8 @@ def _graph(audit: AuditData) -> dict[str, Any] | None:
         {
             "box": box,
             "label": labels[box.key],
-            "x": layout.centres[box.key][0] - widths[box.key] / 2,
-            "y": layout.centres[box.key][1] - HEIGHT / 2,
+            "x": layout.centers[box.key][0] - widths[box.key] / 2,
+            "y": layout.centers[box.key][1] - HEIGHT / 2,
             "width": widths[box.key],
             "title": _title(box),
             "tag": _tag(box),

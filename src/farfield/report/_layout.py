@@ -30,7 +30,7 @@ class Layout:
     ----------
     width, height
         Of the whole.
-    centres
+    centers
         Box → center.
     routes
         One SVG path per link, in the order of the links.
@@ -38,7 +38,7 @@ class Layout:
 
     width: float
     height: float
-    centres: Mapping[str, tuple[float, float]]
+    centers: Mapping[str, tuple[float, float]]
     routes: tuple[str, ...]
 
 
@@ -142,11 +142,11 @@ def _by_barycentre(
 ) -> list[str]:
     place = {v: i for i, v in enumerate(fixed)}
     scale = len(fixed) / len(row) if row else 1.0
-    centres: dict[str, float] = {}
+    centers: dict[str, float] = {}
     for i, v in enumerate(row):
         found = [place[u] for u in near.get(v, {}) if u in place]
-        centres[v] = sum(found) / len(found) if found else i * scale
-    return sorted(row, key=lambda v: centres[v])
+        centers[v] = sum(found) / len(found) if found else i * scale
+    return sorted(row, key=lambda v: centers[v])
 
 
 def _crossings(grid: _Grid, rows: Sequence[Sequence[str]]) -> int:

@@ -11,10 +11,10 @@ from typing import Any
 from farfield.errors import InvalidValueError, MissingExtraError
 from farfield.report._data import Figure, Heatmap, Panel, Series
 
-__all__ = ["COLOURS", "new_axes", "save_figure"]
+__all__ = ["COLORS", "new_axes", "save_figure"]
 
 # Okabe and Ito's palette: distinguishable with any common color vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 _LINES = {"line": "-", "dashed": "--", "dotted": ":"}
 
 
@@ -32,7 +32,7 @@ def _draw(axes: Any, panel: Panel) -> None:
     for series in panel.series:
         keep = _finite(series, floor)
         x, y = [series.x[i] for i in keep], [series.y[i] for i in keep]
-        color = COLOURS[series.color % len(COLOURS)]
+        color = COLORS[series.color % len(COLORS)]
         label = series.label or "_nolegend_"
         if series.style == "bars":
             width = 0.8 / len(bars)
@@ -60,12 +60,12 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _edges(centres: tuple[float, ...]) -> list[float]:
+def _edges(centers: tuple[float, ...]) -> list[float]:
     """Of cells around the coordinates."""
-    if len(centres) == 1:
-        return [centres[0] - 0.5, centres[0] + 0.5]
-    middle = [(a + b) / 2 for a, b in itertools.pairwise(centres)]
-    return [2 * centres[0] - middle[0], *middle, 2 * centres[-1] - middle[-1]]
+    if len(centers) == 1:
+        return [centers[0] - 0.5, centers[0] + 0.5]
+    middle = [(a + b) / 2 for a, b in itertools.pairwise(centers)]
+    return [2 * centers[0] - middle[0], *middle, 2 * centers[-1] - middle[-1]]
 
 
 def _draw_heatmap(axes: Any, panel: Heatmap) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farfield.report._certificate import BoundRow, bound_rows
-from farfield.report._plots import COLOURS, new_axes
+from farfield.report._plots import COLORS, new_axes
 from farfield.report._rollout import rollout_rows
 from farfield.report._words import clean, joint_verdicts
 
@@ -15,7 +15,7 @@ __all__ = ["plot_audit", "plot_certificate", "plot_repair", "plot_rollout"]
 
 _BARS = 24
 """Outputs drawn; the rest is counted in the title."""
-_BLUE, _ORANGE, _GREEN, _GREY = COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[7]
+_BLUE, _ORANGE, _GREEN, _GRAY = COLORS[0], COLORS[1], COLORS[2], COLORS[7]
 
 
 def plot_audit(audit: Mapping[str, Any], *, ax: Any = None) -> Any:
@@ -221,7 +221,7 @@ def _largest(audit: Mapping[str, Any]) -> float | None:
 
 def _shade(axes: Any, seen: Sequence[float]) -> None:
     axes.axvspan(
-        float(seen[0]), float(seen[1]), color=_GREY, alpha=0.2, linewidth=0, label="where the data are"
+        float(seen[0]), float(seen[1]), color=_GRAY, alpha=0.2, linewidth=0, label="where the data are"
     )
 
 

@@ -15,7 +15,7 @@ from farfield.report._words import clean
 
 __all__ = ["audit_summary", "certificate_summary", "repair_summary", "rollout_summary"]
 
-_COLOURS = {"green": "#1a7f4b", "red": "#c0392b", "yellow": "#b7791f", "cyan": "#2471a3"}
+_COLORS = {"green": "#1a7f4b", "red": "#c0392b", "yellow": "#b7791f", "cyan": "#2471a3"}
 """Read on white and on black."""
 _GRID = (
     "display:grid;grid-template-columns:7em minmax(0,52em);gap:.25em 1.2em;text-align:left;line-height:1.45"
@@ -95,6 +95,6 @@ def _words(body: Any) -> Markup:
         return Markup('<code style="white-space:pre-wrap">{}</code>').format(body.plain.strip())
     if not (style := str(body.style)):
         return escape(body.plain)
-    color = next((value for word, value in _COLOURS.items() if word in style), "inherit")
+    color = next((value for word, value in _COLORS.items() if word in style), "inherit")
     head, _, tail = body.plain.partition("  ")
     return Markup('<strong style="color:{}">{}</strong>&ensp;{}').format(color, head, tail)

@@ -83,18 +83,18 @@ RADII = {"point": 0.0, "tiny": 1e-9, "narrow": 1e-2, "wide": 1.0, "huge": 1e6}
 
 
 def box_around(
-    sample: Sample, centre: Tensor, kind: str, generator: torch.Generator, domain: tuple[float, float] | None
+    sample: Sample, center: Tensor, kind: str, generator: torch.Generator, domain: tuple[float, float] | None
 ) -> Interval | None:
     """A box of this kind for one input; ``None`` leaves it free."""
-    if not (centre.is_floating_point() or centre.is_complex()):
+    if not (center.is_floating_point() or center.is_complex()):
         if kind in ("half", "free"):
             return None
-        end = centre.to(DOUBLE)
+        end = center.to(DOUBLE)
         return Interval(end, end)
-    if centre.is_complex():
+    if center.is_complex():
         if kind == "free":
             return None
-        ends = torch.view_as_real(centre)
+        ends = torch.view_as_real(center)
         radius = RADII.get(kind, 1.0)
         return Interval(ends.amin(-1) - radius, ends.amax(-1) + radius)
     if kind == "free" and domain is None:
@@ -102,14 +102,14 @@ def box_around(
     if kind in ("half", "free"):
         low = domain[0] if domain else -math.inf
         high = domain[1] if domain else math.inf
-        up = torch.rand(centre.shape, generator=generator, dtype=DOUBLE) > 0.5
-        lo = torch.where(up, centre, torch.full_like(centre, low))
-        hi = torch.where(up, torch.full_like(centre, high), centre)
+        up = torch.rand(center.shape, generator=generator, dtype=DOUBLE) > 0.5
+        lo = torch.where(up, center, torch.full_like(center, low))
+        hi = torch.where(up, torch.full_like(center, high), center)
         return Interval(lo, hi)
-    scale = torch.rand(centre.shape, generator=generator, dtype=DOUBLE) + 0.5
+    scale = torch.rand(center.shape, generator=generator, dtype=DOUBLE) + 0.5
     lo, hi = (
-        centre - RADII[kind] * scale,
-        centre + RADII[kind] * scale.flip(-1) if scale.ndim else centre + RADII[kind],
+        center - RADII[kind] * scale,
+        center + RADII[kind] * scale.flip(-1) if scale.ndim else center + RADII[kind],
     )
     if domain is not None:
         lo, hi = lo.clamp(*domain), hi.clamp(*domain)
@@ -117,36 +117,36 @@ def box_around(
 
 
 def point_in(
-    sample: Sample, centre: Tensor, box: Interval | None, how: str, generator: torch.Generator
+    sample: Sample, center: Tensor, box: Interval | None, how: str, generator: torch.Generator
 ) -> Tensor:
     """One value of an input inside its box: a corner, near a corner, or anywhere."""
     if box is None:
-        if centre.is_floating_point():
+        if center.is_floating_point():
             scale = 10.0 ** float(6 * torch.rand((), generator=generator) - 3)
-            return scale * torch.randn(centre.shape, generator=generator, dtype=DOUBLE)
-        if centre.is_complex():
-            return torch.randn(centre.shape, generator=generator, dtype=torch.complex128)
+            return scale * torch.randn(center.shape, generator=generator, dtype=DOUBLE)
+        if center.is_complex():
+            return torch.randn(center.shape, generator=generator, dtype=torch.complex128)
         return sample.draw(generator)
-    if centre.is_complex():
-        parts = [point_in(sample, centre.real, box, how, generator) for _ in range(2)]
+    if center.is_complex():
+        parts = [point_in(sample, center.real, box, how, generator) for _ in range(2)]
         return torch.complex(*parts)
-    if not centre.is_floating_point():
-        return centre
+    if not center.is_floating_point():
+        return center
     far = 10.0 ** float(5 * torch.rand((), generator=generator) - 2)
-    spread = far * torch.rand(centre.shape, generator=generator, dtype=DOUBLE)
+    spread = far * torch.rand(center.shape, generator=generator, dtype=DOUBLE)
     free = torch.isinf(box.lo) & torch.isinf(box.hi)
     lo = torch.where(torch.isinf(box.lo), torch.where(free, -spread, box.hi - spread), box.lo)
     hi = torch.where(torch.isinf(box.hi), torch.where(free, spread, box.lo + spread), box.hi)
-    u = torch.rand(centre.shape, generator=generator, dtype=DOUBLE)
+    u = torch.rand(center.shape, generator=generator, dtype=DOUBLE)
     if how == "corner":
         return torch.where(u > 0.5, lo, hi)
     if how == "one corner":
         # One entry at one end, the rest at the other: where norms and softmax are extreme.
-        first = torch.zeros(centre.numel(), dtype=torch.bool)
-        if centre.numel():
-            first[int(torch.randint(centre.numel(), (), generator=generator))] = True
+        first = torch.zeros(center.numel(), dtype=torch.bool)
+        if center.numel():
+            first[int(torch.randint(center.numel(), (), generator=generator))] = True
         flip = bool(torch.rand((), generator=generator) > 0.5)
-        return torch.where(first.reshape(centre.shape) ^ flip, lo, hi)
+        return torch.where(first.reshape(center.shape) ^ flip, lo, hi)
     if how == "edge":
         u = (3.0 * u - 1.0).clamp(0.0, 1.0)
     return (lo + u * (hi - lo)).clamp(lo, hi)
@@ -154,7 +154,7 @@ def point_in(
 
 def points(
     example: Example,
-    centres: Sequence[Tensor],
+    centers: Sequence[Tensor],
     boxes: Sequence[Interval | None],
     generator: torch.Generator,
     count: int,
@@ -163,8 +163,8 @@ def points(
     ways = ("corner", "inside", "one corner", "edge")
     for k in range(count):
         yield [
-            point_in(sample, centre, box, ways[k % 4], generator)
-            for sample, centre, box in zip(example.samples, centres, boxes, strict=True)
+            point_in(sample, center, box, ways[k % 4], generator)
+            for sample, center, box in zip(example.samples, centers, boxes, strict=True)
         ]
 
 

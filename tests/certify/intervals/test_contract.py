@@ -94,17 +94,17 @@ def _check(name: str, index: int, count: int) -> None:
     generator = torch.Generator().manual_seed(count + index)
     held = 0
     for number, kind in enumerate(KINDS):
-        centres = example.inputs(seed=number)
+        centers = example.inputs(seed=number)
         domains = [DOMAINS.get(name, OF_KIND.get(sample.kind)) for sample in example.samples]
         if name in DOMAINS:
-            centres = tuple(c.clamp(*DOMAINS[name]) for c in centres)
+            centers = tuple(c.clamp(*DOMAINS[name]) for c in centers)
         boxes = [
             box_around(s, c, kind, generator, d)
-            for s, c, d in zip(example.samples, centres, domains, strict=True)
+            for s, c, d in zip(example.samples, centers, domains, strict=True)
         ]
         named = {spec.name: b for spec, b in zip(program.inputs, boxes, strict=True) if b is not None}
         try:
-            found = violations(program, named, points(example, centres, boxes, generator, count))
+            found = violations(program, named, points(example, centers, boxes, generator, count))
         except UnboundableError:
             # Wide boxes may hold points where the operator is undefined; a single point does not.
             assert kind not in ("point", "tiny"), kind

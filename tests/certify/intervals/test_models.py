@@ -25,14 +25,14 @@ def examine(program: Program, examples: Sequence[Tensor], count: int = 12) -> li
     generator = torch.Generator().manual_seed(0)
     refused = []
     for kind in KINDS:
-        centres = [x.to(DOUBLE) if x.is_floating_point() else x for x in examples]
-        samples = [_sample(x) for x in centres]
-        boxes = [box_around(s, c, kind, generator, None) for s, c in zip(samples, centres, strict=True)]
+        centers = [x.to(DOUBLE) if x.is_floating_point() else x for x in examples]
+        samples = [_sample(x) for x in centers]
+        boxes = [box_around(s, c, kind, generator, None) for s, c in zip(samples, centers, strict=True)]
         named = {spec.name: b for spec, b in zip(program.inputs, boxes, strict=True) if b is not None}
         batches = (
             [
                 point_in(s, c, b, WAYS[k % 4], generator)
-                for s, c, b in zip(samples, centres, boxes, strict=True)
+                for s, c, b in zip(samples, centers, boxes, strict=True)
             ]
             for k in range(count)
         )

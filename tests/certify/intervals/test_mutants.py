@@ -24,10 +24,10 @@ def caught(function: Callable[..., Tensor], *samples: Sample) -> bool:
     generator = torch.Generator().manual_seed(0)
     for kind in KINDS:
         for seed in range(2):
-            centres = example.inputs(seed)
-            boxes = [box_around(s, c, kind, generator, None) for s, c in zip(samples, centres, strict=True)]
+            centers = example.inputs(seed)
+            boxes = [box_around(s, c, kind, generator, None) for s, c in zip(samples, centers, strict=True)]
             named = {spec.name: b for spec, b in zip(program.inputs, boxes, strict=True) if b is not None}
-            if violations(program, named, points(example, centres, boxes, generator, 48)):
+            if violations(program, named, points(example, centers, boxes, generator, 48)):
                 return True
     return False
 

@@ -16,11 +16,11 @@ from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome, RuleResult
 from farfield.errors import UnknownNameError
 
-__all__ = ["Judgement", "Rule", "rule", "rule_codes", "run_rules"]
+__all__ = ["Judgment", "Rule", "rule", "rule_codes", "run_rules"]
 
 _CODES = ("FF001", "FF002", "FF003", "FF004", "FF005", "FF006", "FF007", "FF008", "FF009", "FF010")
 
-Judgement = tuple[Outcome, Sequence[Finding], str]
+Judgment = tuple[Outcome, Sequence[Finding], str]
 """What a check returns: outcome, findings, and why there are none."""
 
 
@@ -42,7 +42,7 @@ class Rule:
 
     code: str
     title: str
-    check: Callable[[Context], Judgement] = field(repr=False)
+    check: Callable[[Context], Judgment] = field(repr=False)
     triggers: Callable[[], tuple[Any, tuple[Any, ...]]] = field(repr=False)
     passes: Callable[[], tuple[Any, tuple[Any, ...]]] = field(repr=False)
 

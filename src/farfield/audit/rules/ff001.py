@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome, Place
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 from farfield.growth import Status
 
 __all__ = ["RULE"]
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires once per unbounded output; unknown where an output is neither proved bounded nor unbounded."""
     findings = []
     for verdict in context.escaping:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 from farfield.growth import Verdict
 
 __all__ = ["RULE"]
@@ -31,7 +31,7 @@ class Residual(nn.Module):
         return out
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires for every escape path that bypasses a norm standing between the same input and output."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm to bypass"

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context, by_stored_statistics
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 
 __all__ = ["RULE"]
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires for BatchNorms that growth passes through."""
     layers = [n for n in context.program.nodes if by_stored_statistics(n)]
     if not layers:

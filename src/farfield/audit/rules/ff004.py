@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 from farfield.graph import Node, describe
 
-__all__ = ["RULE", "normalised_size"]
+__all__ = ["RULE", "normalized_size"]
 
 
-def normalised_size(node: Node, operand: Node) -> int | None:
+def normalized_size(node: Node, operand: Node) -> int | None:
     """How many numbers are normalized together; None where a dynamic axis is among them."""
     spec = describe(node).norm
     try:
@@ -22,7 +22,7 @@ def normalised_size(node: Node, operand: Node) -> int | None:
         return None
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires for a centering norm over at most two numbers, or any norm over one."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm"
@@ -30,7 +30,7 @@ def check(context: Context) -> Judgement:
     for node in context.norms:
         spec = describe(node).norm
         centered = spec is not None and spec.centered
-        size = normalised_size(node, context.program.node(node.operands[0]))
+        size = normalized_size(node, context.program.node(node.operands[0]))
         if size is None or size > (2 if centered else 1):
             continue
         left = "nothing: its output is constant" if size == 1 and centered else "only a sign"

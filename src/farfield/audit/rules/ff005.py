@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome, Place
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 
 __all__ = ["RULE"]
 
@@ -37,7 +37,7 @@ def _flags(model: nn.Module) -> list[tuple[str, str, str]]:
     return found
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires for norms that are built and not run, and for flags that ask for one where none runs."""
     program = context.program
     built = {path: kind for path, kind in program.modules.items() if _is_norm(kind)}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 from farfield.graph import OpaqueNodeError
 from farfield.growth import Status
 
@@ -67,7 +67,7 @@ def _apart(own: Tensor, exact: Tensor) -> bool:
     return not bool(torch.isfinite(a).all()) or bool(((a - b).abs() > 0.01 * max(size, 1e-6) + 1e-6).any())
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires when the guarantee ends before 10¹², or when a norm has ε = 0."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 from farfield.growth import Growth, Kind
 
 __all__ = ["RULE"]
@@ -19,7 +19,7 @@ def _superlinear(growth: Growth) -> bool:
     return growth.kind is Kind.POLYNOMIAL and (growth.degree or 0.0) > 1.0
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires for an output whose growth bound is superlinear, at the node where it becomes so."""
     table, program = context.report.analysis, context.program
     findings = []

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 from farfield.growth import Status
 
 __all__ = ["RULE", "SATURATING"]
@@ -17,7 +17,7 @@ SATURATING = frozenset({
 })  # fmt: skip
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires when every path is cut by saturating functions alone, the pre-activations growing without limit."""
     if context.status is not Status.BOUNDED:
         return Outcome.NOT_APPLICABLE, (), "the model is not proved bounded"

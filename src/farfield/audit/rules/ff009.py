@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Judgement, Rule
-from farfield.audit.rules.ff004 import normalised_size
+from farfield.audit.rules import Judgment, Rule
+from farfield.audit.rules.ff004 import normalized_size
 
 __all__ = ["RULE"]
 
@@ -16,14 +16,14 @@ _LOW = 32
 """Raw inputs with more features than this (images, embeddings) usually carry their meaning in directions."""
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires for a norm whose operand is a model input as it came, with at most 32 features."""
     if not context.norms:
         return Outcome.NOT_APPLICABLE, (), "the program has no norm"
     findings = []
     for node in context.norms:
         raw = context.reaches_raw(node.operands[0])
-        size = normalised_size(node, context.program.node(node.operands[0]))
+        size = normalized_size(node, context.program.node(node.operands[0]))
         if not raw or size is None or size > _LOW:
             continue
         findings.append(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from farfield.audit._context import Context
 from farfield.audit._result import Finding, Outcome
-from farfield.audit.rules import Judgement, Rule
+from farfield.audit.rules import Judgment, Rule
 from farfield.gaussian import Activation, activation, activation_names, dual, mean_reduced_dual, moments
 from farfield.graph import Node
 
@@ -70,7 +70,7 @@ def predicted_correlation(chain: list[Node], start: float = 0.5) -> tuple[float,
     return float(rho), layers
 
 
-def check(context: Context) -> Judgement:
+def check(context: Context) -> Judgment:
     """Fires when inputs of correlation ½ are predicted to end above 0.95 after a chain of eight layers or more."""
     chain = _longest_chain(context)
     rho, layers = predicted_correlation(chain)

@@ -64,7 +64,7 @@ class Block:
         Range of a box; of a curve's argument where intervals know one (±∞ otherwise).
     groups
         (groups, entries of a group): indices of the entries normalized together.
-    centred, radius, norm_eps, count
+    centered, radius, norm_eps, count
         For a norm: Σ y = 0 within a group or not, largest ‖y‖₂ of a group, the stabilizer ε of √(Σz²/count + ε).
     """
 
@@ -77,7 +77,7 @@ class Block:
     lo: Tensor | None = None
     hi: Tensor | None = None
     groups: Tensor | None = None
-    centred: bool = False
+    centered: bool = False
     radius: float = 0.0
     norm_eps: float = 0.0
     count: float = 1.0
@@ -186,7 +186,7 @@ class _Builder:
         spec = describe(node).norm
         made = None
         if spec is not None and not any(absent[1:]):
-            made = self._norm(node, spec, operands)  # whatever it normalises, its image is known
+            made = self._norm(node, spec, operands)  # whatever it normalizes, its image is known
         elif not any(absent):
             made = self._known(node, operands)
         return self._boxed(node) if made is None else made
@@ -282,7 +282,7 @@ class _Builder:
                 groups.numel(),
                 operands[0] if plain and isinstance(operands[0], Form) else None,
                 groups=groups,
-                centred=spec.centered,
+                centered=spec.centered,
                 radius=spec.radius(size),
                 norm_eps=spec.eps,
                 count=spec.count(size),

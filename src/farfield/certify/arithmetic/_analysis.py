@@ -170,7 +170,7 @@ class Walk:
             raise RoundingError(
                 f"There is no bound of the rounding: {node.place} computes with complex numbers."
             )
-        if node.attributes.get("recognised") and not of_farfield(node):
+        if node.attributes.get("recognized") and not of_farfield(node):
             raise RoundingError(
                 f"There is no bound of the rounding: {node.op!r} at {node.place} was read from several steps, which "
                 "may overflow, cancel or run in another format where one operator of torch does not."

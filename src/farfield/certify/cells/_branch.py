@@ -44,17 +44,17 @@ class CellsState:
         self.retired = -math.inf
         empty = torch.zeros(0, axes, dtype=torch.float64)
         self.face, self.node = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-        self.centre, self.half, self.share = empty, empty, empty
+        self.center, self.half, self.share = empty, empty, empty
         self.upper = torch.zeros(0, dtype=torch.float64)
 
     def roots(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(face, node, center, half) of the first cells: side faces are halved at t = 0, one half left out."""
         axes, faces = self.compiled.axes, self.compiled.faces
         face = torch.arange(faces)
-        centre = torch.zeros(faces, axes, dtype=torch.float64)
+        center = torch.zeros(faces, axes, dtype=torch.float64)
         half = torch.ones(faces, axes, dtype=torch.float64)
         if not self.compiled.homogeneous:
-            return face, face.clone(), centre, half
+            return face, face.clone(), center, half
         node = face.clone()
         self.axis[2 * axes] = OUTSIDE
         for side in range(2 * axes):
@@ -62,17 +62,17 @@ class CellsState:
             self.axis[self.nodes] = OUTSIDE
             node[side] = self.nodes + 1
             self.nodes += 2
-            centre[side, -1] = half[side, -1] = 0.5
+            center[side, -1] = half[side, -1] = 0.5
         keep = face != 2 * axes
-        return face[keep], node[keep], centre[keep], half[keep]
+        return face[keep], node[keep], center[keep], half[keep]
 
     def divide(self, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Take cells out of the pool and halve each along the axis with the largest share of its remainder."""
         face, node = self.face[chosen], self.node[chosen]
-        centre, half, share = self.centre[chosen], self.half[chosen], self.share[chosen]
+        center, half, share = self.center[chosen], self.half[chosen], self.share[chosen]
         keep = torch.ones(self.face.shape[0], dtype=torch.bool)
         keep[chosen] = False
-        for name in ("face", "node", "centre", "half", "share", "upper"):
+        for name in ("face", "node", "center", "half", "share", "upper"):
             setattr(self, name, getattr(self, name)[keep])
         axis = share.argmax(1)
         count = len(chosen)
@@ -88,7 +88,7 @@ class CellsState:
         return (
             torch.cat([face, face]),
             torch.cat([first, first + 1]),
-            torch.cat([centre - step, centre + step]),
+            torch.cat([center - step, center + step]),
             torch.cat([half, half]),
         )
 
@@ -204,30 +204,30 @@ def _worst(state: CellsState, line: float, count: int) -> Tensor:
 
 
 def _enter(
-    state: CellsState, face: Tensor, node: Tensor, centre: Tensor, half: Tensor, tolerance: float
+    state: CellsState, face: Tensor, node: Tensor, center: Tensor, half: Tensor, tolerance: float
 ) -> None:
     """Bound cells, look at values inside them, and put those that are not done into the pool."""
-    upper, share, slopes = state.compiled.bound(face, centre, half)
+    upper, share, slopes = state.compiled.bound(face, center, half)
     state.bounded += len(face)
-    _look(state, face, centre, half, upper, slopes)
+    _look(state, face, center, half, upper, slopes)
     active = upper > state.attained + tolerance
     if not bool(active.all()):
         state.retired = max(state.retired, float(upper[~active].max()))
     for name, value in (
-        ("face", face), ("node", node), ("centre", centre), ("half", half), ("share", share), ("upper", upper),
+        ("face", face), ("node", node), ("center", center), ("half", half), ("share", share), ("upper", upper),
     ):  # fmt: skip
         setattr(state, name, torch.cat([getattr(state, name), value[active]]))
 
 
 def _look(
-    state: CellsState, face: Tensor, centre: Tensor, half: Tensor, upper: Tensor, slopes: Tensor
+    state: CellsState, face: Tensor, center: Tensor, half: Tensor, upper: Tensor, slopes: Tensor
 ) -> None:
     """Values at the centers of the most promising cells, and at the corners their slopes point to."""
     best = torch.topk(upper, min(len(upper), 64), sorted=False).indices
-    corner = centre[best] + half[best] * torch.sign(slopes[best])
+    corner = center[best] + half[best] * torch.sign(slopes[best])
     compiled = state.compiled
     p = compiled.points(
-        torch.cat([face[best], face[best]]), torch.cat([centre[best], corner]).clamp(-1.0, 1.0)
+        torch.cat([face[best], face[best]]), torch.cat([center[best], corner]).clamp(-1.0, 1.0)
     )
     u = p @ compiled.matrix.T + compiled.shift
     if compiled.homogeneous:

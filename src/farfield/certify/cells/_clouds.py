@@ -51,9 +51,9 @@ class Clouds:
 
     def range(self) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, rounded outwards, each (C, m)."""
-        centre, spread = self.values[0], self.spread()
-        spread = spread + (centre.abs() + spread) * (4 * ROUND) + TINY
-        return centre - spread, centre + spread
+        center, spread = self.values[0], self.spread()
+        spread = spread + (center.abs() + spread) * (4 * ROUND) + TINY
+        return center - spread, center + spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def apply_perspective(f: ScalarFunction, argument: Clouds, time: Clouds) -> tupl
     inside = start > 0
     if not bool(inside.any()):
         return far, Blame(far.radius, argument.values[1:].abs() + time.values[1:].abs())
-    # z = s₀t + rest for any s₀: near the centre the rest is of first order.
+    # z = s₀t + rest for any s₀: near the center the rest is of first order.
     safe = torch.where(inside, start, 1.0)
     ratio = torch.where(inside, argument.values[0] / torch.where(inside, time.values[0], 1.0), 0.0)
     rest = argument.values - ratio * time.values

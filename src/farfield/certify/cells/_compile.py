@@ -27,7 +27,7 @@ from farfield.certify.cells._clouds import (
     apply_map,
     apply_perspective,
 )
-from farfield.certify.cells._maps import centre_rows, make_map
+from farfield.certify.cells._maps import center_rows, make_map
 from farfield.certify.cells._norm import apply_norm
 from farfield.errors import FarfieldError
 from farfield.gaussian import ScalarFunction, scalar_function
@@ -89,14 +89,14 @@ class CellNetwork:
         """2(n + 1) faces of the cube of homogeneous coordinates, or the one box."""
         return 2 * self.matrix.shape[0] if self.homogeneous else 1
 
-    def points(self, face: Int[Tensor, " C"], centre: Float[Tensor, "C k"]) -> Float[Tensor, "C variables"]:
+    def points(self, face: Int[Tensor, " C"], center: Float[Tensor, "C k"]) -> Float[Tensor, "C variables"]:
         """Coordinates p of points given by face and place on it: face 2i is p_i = −1, face 2i + 1 is p_i = 1."""
         if not self.homogeneous:
-            return centre
-        p = centre.new_empty(centre.shape[0], self.matrix.shape[0])
+            return center
+        p = center.new_empty(center.shape[0], self.matrix.shape[0])
         fixed = face // 2
         free = self._free()[fixed]
-        p.scatter_(1, free, centre)
+        p.scatter_(1, free, center)
         p.scatter_(1, fixed[:, None], (2.0 * (face % 2) - 1.0).to(p.dtype)[:, None])
         return p
 
@@ -105,11 +105,11 @@ class CellNetwork:
         return torch.tensor([[j for j in range(size) if j != i] for i in range(size)])
 
     def start(
-        self, face: Int[Tensor, " C"], centre: Float[Tensor, "C k"], half: Float[Tensor, "C k"]
+        self, face: Int[Tensor, " C"], center: Float[Tensor, "C k"], half: Float[Tensor, "C k"]
     ) -> Clouds:
         """The input over cells."""
-        p = self.points(face, centre)
-        values = centre.new_empty(1 + self.axes, centre.shape[0], self.matrix.shape[0])
+        p = self.points(face, center)
+        values = center.new_empty(1 + self.axes, center.shape[0], self.matrix.shape[0])
         values[0] = p @ self.matrix.T + self.shift
         columns = self.matrix.T[self._free()[face // 2]] if self.homogeneous else self.matrix.T[None]
         values[1:] = (columns * half[:, :, None]).transpose(0, 1)
@@ -121,16 +121,16 @@ class CellNetwork:
         return Clouds(values, radius)
 
     def bound(
-        self, face: Int[Tensor, " C"], centre: Float[Tensor, "C k"], half: Float[Tensor, "C k"]
+        self, face: Int[Tensor, " C"], center: Float[Tensor, "C k"], half: Float[Tensor, "C k"]
     ) -> tuple[Float[Tensor, " C"], Float[Tensor, "C k"], Float[Tensor, "C k"]]:
         """Upper bounds of sign·f over cells, the axes' shares of the remainder, and the slopes of the output.
 
         Sound in real arithmetic for every input of the cell with t > 0; +∞ where nothing is known.
         """
-        start = self.start(face, centre, half)
+        start = self.start(face, center, half)
         clouds = {self.source: start}
         time = Clouds(start.values[..., -1:], start.radius[..., -1:]) if self.homogeneous else None
-        shares = torch.zeros_like(centre)
+        shares = torch.zeros_like(center)
         for step in self.steps:
             argument = apply_map(step.affine, [clouds[i] for i in step.affine.sources])
             clouds[step.index], blame = _apply(step, argument, time)
@@ -201,7 +201,7 @@ def _limit(block: Block) -> float:
     """Largest |y_i| of a norm, rounded up."""
     assert block.groups is not None
     size = block.groups.shape[1]
-    return block.radius * (math.sqrt(1.0 - 1.0 / size) if block.centred else 1.0) * (1 + 1e-12) + 1e-12
+    return block.radius * (math.sqrt(1.0 - 1.0 / size) if block.centered else 1.0) * (1 + 1e-12) + 1e-12
 
 
 def compile_cells(network: Network, output_index: int, sign: int, cone: Cone | None = None) -> CellNetwork:
@@ -276,8 +276,8 @@ def _step(network: Network, index: int, time: tuple[int, int] | None) -> _Step:
         assert block.groups is not None
         order = block.groups.reshape(-1)
         form = select_rows(form, order)
-        if block.centred:
-            form = centre_rows(form, block.groups.shape[0])
+        if block.centered:
+            form = center_rows(form, block.groups.shape[0])
         if not torch.equal(order, torch.arange(len(order))):
             place = torch.argsort(order)
     else:

@@ -8,10 +8,10 @@ from torch import Tensor
 from farfield.certify.affine import UNIT, Form
 from farfield.certify.cells._clouds import ROUND, Map
 
-__all__ = ["centre_rows", "make_map"]
+__all__ = ["center_rows", "make_map"]
 
 
-def centre_rows(form: Form, groups: int) -> Form:
+def center_rows(form: Form, groups: int) -> Form:
     """Entries less the mean of their group; entries are ordered group by group."""
 
     def less(value: Tensor) -> Tensor:

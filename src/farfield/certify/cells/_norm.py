@@ -12,7 +12,7 @@ __all__ = ["apply_norm"]
 
 
 def apply_norm(
-    centred: Clouds, groups: int, count: float, norm_eps: float, limit: float, time: Clouds | None
+    centered: Clouds, groups: int, count: float, norm_eps: float, limit: float, time: Clouds | None
 ) -> tuple[Clouds, Blame]:
     """c/√q over cells, q = Σc²/count + ε·t² within each group, and the error attributed to each axis.
 
@@ -22,17 +22,17 @@ def apply_norm(
 
     Parameters
     ----------
-    centred
+    centered
         c, entries ordered group by group, (C, groups·m).
     groups, count, norm_eps, limit
         Their number, the divisor, ε, the bound on |y_i|.
     time
         t as a value over cells, (C, 1), for a form of degree 1.
     """
-    k1, cells, width = centred.values.shape
+    k1, cells, width = centered.values.shape
     size = width // groups
-    c = centred.values.reshape(k1, cells, groups, size)
-    rho = centred.radius.reshape(cells, groups, size)
+    c = centered.values.reshape(k1, cells, groups, size)
+    rho = centered.radius.reshape(cells, groups, size)
     a, b = c[0], c[1:]
     dev = b.abs().sum(0)
     products = torch.einsum("icgm,jcgm->ijcg", c, c) / count

@@ -39,16 +39,16 @@ def leaves(
     [[-0.5], [0.5]]
     """
     kinds = {letter: place for place, letter in enumerate(AXIS_LETTERS[:axes])}
-    centres: list[list[float]] = []
+    centers: list[list[float]] = []
     halves: list[list[float]] = []
     inside: list[bool] = []
     stack = [([0.0] * axes, [1.0] * axes)]
     for letter in tree:
         if not stack:
             raise BrokenProofError("A tree of cells goes on after its last cell.")
-        centre, half = stack.pop()
+        center, half = stack.pop()
         if letter in ".x":
-            centres.append(centre)
+            centers.append(center)
             halves.append(half)
             inside.append(letter == ".")
             continue
@@ -56,14 +56,14 @@ def leaves(
             raise BrokenProofError(f"A tree of cells with {axes} axes has no axis {letter!r}.")
         axis = kinds[letter]
         half = [*half[:axis], half[axis] / 2, *half[axis + 1 :]]
-        places = (centre[axis] + half[axis], centre[axis] - half[axis])
-        stack.extend(([*centre[:axis], place, *centre[axis + 1 :]], half) for place in places)
+        places = (center[axis] + half[axis], center[axis] - half[axis])
+        stack.extend(([*center[:axis], place, *center[axis + 1 :]], half) for place in places)
     if stack:
         raise BrokenProofError("A tree of cells ends before all of its cells are closed.")
     make = torch.tensor
-    size = (len(centres), axes)
+    size = (len(centers), axes)
     return (
-        make(centres, dtype=torch.float64).reshape(size),
+        make(centers, dtype=torch.float64).reshape(size),
         make(halves, dtype=torch.float64).reshape(size),
         make(inside, dtype=torch.bool),
     )
@@ -94,14 +94,14 @@ def recheck(network: Network, proof: CellsProof, *, batch: int = 1024) -> float:
         raise BrokenProofError(f"{compiled.faces} faces need as many trees, got {len(proof.trees)}.")
     bound = -math.inf
     for face, tree in enumerate(proof.trees):
-        centre, half, inside = leaves(tree, compiled.axes)
+        center, half, inside = leaves(tree, compiled.axes)
         out = ~inside
         if bool(out.any()):
-            last = compiled.points(torch.full((int(out.sum()),), face), centre[out] + half[out])[:, -1]
+            last = compiled.points(torch.full((int(out.sum()),), face), center[out] + half[out])[:, -1]
             if not compiled.homogeneous or bool((last > 0).any()):
                 raise BrokenProofError(f"A cell of face {face} is left out although it has inputs.")
         for start in range(0, int(inside.sum()), batch):
-            c, h = centre[inside][start : start + batch], half[inside][start : start + batch]
+            c, h = center[inside][start : start + batch], half[inside][start : start + batch]
             upper, _, _ = compiled.bound(torch.full((len(c),), face), c, h)
             bound = max(bound, float(upper.max()))
     return bound

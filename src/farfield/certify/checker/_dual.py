@@ -78,7 +78,7 @@ class DualCheck:
         self.entries: dict[str, Mapping[str, Any]] = {
             n: mapping(e, n) for part in entries for n, e in part.items()
         }
-        opened = {n for n, e in entries[1].items() if mapping(e, n).get("parametrised")}
+        opened = {n for n, e in entries[1].items() if mapping(e, n).get("parametrized")}
         listed = {*entries[0], *entries[1]}
         self.reading = Reading(ranges, output, set(entries[2]), unbounded if opened else None, listed, opened)
         self.layers = [layer for layer in self.reading.layers if layer.kind != "input"]
@@ -102,7 +102,7 @@ class DualCheck:
         name, entry = layer.node.name, self.entries[layer.node.name]
         if layer.kind == "curve" and "t" not in entry:
             return
-        if layer.kind == "norm" and entry.get("parametrised"):
+        if layer.kind == "norm" and entry.get("parametrized"):
             inner, gram, white = self._parametrized(layer)
             self.sources[name] = Source(slice(self.size, self.size + inner.mid.shape[1]), inner, gram, white)
         else:
@@ -247,7 +247,7 @@ class DualCheck:
         name = layer.node.name
         if not self.key:
             names = [x.node.name for x in self.layers if x.node.name in self.listed]
-            kinds = {n: [sorted(e), e.get("parametrised"), e.get("mu")] for n, e in self.entries.items()}
+            kinds = {n: [sorted(e), e.get("parametrized"), e.get("mu")] for n, e in self.entries.items()}
             self.key = json.dumps([kinds, names], sort_keys=True)
         self.key = sha256(
             (self.key + json.dumps([name, self.listed[name]], sort_keys=True)).encode()

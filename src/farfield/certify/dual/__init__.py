@@ -7,7 +7,7 @@ Never: chooses what to bound.
 
 from __future__ import annotations
 
-from farfield.certify.dual._descent import ROUNDS, WARM_ROUNDS, initial_multipliers, optimise
+from farfield.certify.dual._descent import ROUNDS, WARM_ROUNDS, initial_multipliers, optimize
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
 from farfield.certify.dual._groups import GroupDual, Objectives, search_groups, single_multipliers
 from farfield.certify.dual._layers import LayerSearch, subproblem, tightened
@@ -33,7 +33,7 @@ __all__ = [
     "build_problem",
     "initial_multipliers",
     "objective",
-    "optimise",
+    "optimize",
     "prove",
     "publish",
     "restore",

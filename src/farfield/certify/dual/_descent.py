@@ -12,7 +12,7 @@ from farfield._budget import Budget, Clock, running
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, curve_multipliers
 from farfield.certify.dual._problem import Problem
 
-__all__ = ["initial_multipliers", "optimise"]
+__all__ = ["initial_multipliers", "optimize"]
 
 ROUNDS = ((0.3, 0.3, False), (1.0, 0.03, True))
 """(share of the budget at its end, learning rate, with pairwise products) of each round.
@@ -69,7 +69,7 @@ def _top(block: Tensor) -> float:
     return float(torch.linalg.matrix_norm(block, 2))
 
 
-def optimise(
+def optimize(
     problem: Problem,
     goal: Objective,
     *,
@@ -138,14 +138,14 @@ def _round(
     dual.weigh(start)
     still = {} if products else {"n": start["n"]}
     raw = {k: _raw(k, v, units[k]).requires_grad_() for k, v in start.items() if k not in still}
-    optimiser = torch.optim.Adam(list(raw.values()), lr=rate)
+    optimizer = torch.optim.Adam(list(raw.values()), lr=rate)
     begin = 1.0 - clock.left
     while (used := 1.0 - clock.left) < until - 1e-12:
         clock.spend()
         share = (used - begin) / (until - begin)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = rate * (0.5 * (1 + math.cos(math.pi * share)) + 0.01)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         current = still | {k: torch.exp(v) if _positive(k) else v * units[k] for k, v in raw.items()}
         if products:
             current["n"] = (current["n"] + current["n"].T) / 2
@@ -158,7 +158,7 @@ def _round(
             best = found
             kept = {k: v.detach().clone() for k, v in moved.items()}
         total.backward()
-        optimiser.step()
+        optimizer.step()
         if products:
             with torch.no_grad():
                 raw["n"].clamp_min_(0.0)

@@ -146,7 +146,7 @@ class Dual:
             half[rows, rows] += 0.5 * m[f"bt{j}"]
         for j, ball in enumerate(problem.balls):
             half[ball.columns, ball.columns] += 0.5 * m["kappa"][j] * ball.gram
-            if ball.centred:
+            if ball.centered:
                 half[ball.columns, ball.columns] += 0.5 * m["omega"][j]
         n = m["n"]
         if not bool(n.any()):
@@ -219,7 +219,7 @@ class Dual:
         for j, ball in enumerate(problem.balls):
             y = x[ball.columns]
             total = total + m["kappa"][j] * (ball.radius**2 - y @ ball.gram @ y)
-            if ball.centred:
+            if ball.centered:
                 total = total - m["omega"][j] * y.sum() ** 2
         g = self.forms(x, z)
         return total + g @ (m["n"] @ g)
@@ -239,7 +239,7 @@ class Dual:
         for j, ball in enumerate(problem.balls):
             y = v[ball.columns]
             total = total + m["kappa"][j] * (y @ ball.gram @ y)
-            if ball.centred:
+            if ball.centered:
                 total = total + m["omega"][j] * y.sum() ** 2
         g = self.forms(v, z, homogeneous=True)
         return total - g @ (m["n"] @ g)
@@ -354,7 +354,7 @@ def separable(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: T
         total -= (theta[:, None] * points + r[:, None]) * points
         pick = total.argmax(1, keepdim=True)
         z, y = points.gather(1, pick)[:, 0], value.gather(1, pick)[:, 0]
-    if lo.requires_grad:  # an end that wins moves with the weights; a maximiser inside does not matter
+    if lo.requires_grad:  # an end that wins moves with the weights; a maximizer inside does not matter
         z = torch.where(z <= lo, lo, torch.where(z >= hi, hi, z))
         y = curve.scalar.curve(z * unit) / unit
     return s * y + t * y * y + e * y * z - theta * z * z - r * z

@@ -143,7 +143,7 @@ class GroupDual:
                 total = total + put(torch.diag_embed(t), curve.columns, curve.columns)
                 total = total + mixed + mixed.transpose(1, 2)
         for j, ball in enumerate(problem.balls):
-            gram = ball.gram + 1.0 if ball.centred else ball.gram
+            gram = ball.gram + 1.0 if ball.centered else ball.gram
             total = total + put(m["kappa"][:, j, None, None] * gram, ball.columns, ball.columns)
         return total
 

@@ -39,10 +39,10 @@ def publish(
     norms: dict[str, NormMultipliers] = {}
     for j, (name, scale, ball) in enumerate(_balls(network, problem)):
         mu = () if ball.cut is None else tuple(ball.cut.tolist())
-        before = norms.get(name, NormMultipliers(ball.parametrised, (), ()))
+        before = norms.get(name, NormMultipliers(ball.parametrized, (), ()))
         kappa = float(m["kappa"][j]) / scale**2
-        omega = float(m["omega"][j]) / scale**2 if ball.centred else 0.0
-        norms[name] = NormMultipliers(ball.parametrised, (*before.kappa, kappa), (*before.omega, omega), mu)
+        omega = float(m["omega"][j]) / scale**2 if ball.centered else 0.0
+        norms[name] = NormMultipliers(ball.parametrized, (*before.kappa, kappa), (*before.omega, omega), mu)
     boxes = {
         network.blocks[box.block].node: BoxMultipliers(
             m[f"bt{j}"] / box.scale**2, m[f"bs{j}"] / box.scale, box.lo * box.scale, box.hi * box.scale
@@ -87,7 +87,7 @@ def _layer(network: Network, problem: Problem, found: LayerSearch) -> tuple[str,
         pair = (none, none)
         if j in found.balls:
             at = found.balls.index(j)
-            pair = (m["kappa"][:, at] / scale**2, m["omega"][:, at] / scale**2 if ball.centred else none)
+            pair = (m["kappa"][:, at] / scale**2, m["omega"][:, at] / scale**2 if ball.centered else none)
         norms.setdefault(name, []).append(pair)
     parts = {
         name: {
@@ -128,7 +128,7 @@ def _balls(network: Network, problem: Problem) -> Iterator[tuple[str, float, Bal
     """(node, unit, ball) of every ball."""
     for ball in problem.balls:
         block = network.blocks[ball.block]
-        yield block.node, 1.0 if ball.parametrised else block.radius / ball.radius, ball
+        yield block.node, 1.0 if ball.parametrized else block.radius / ball.radius, ball
 
 
 def _product_units(problem: Problem) -> Tensor:

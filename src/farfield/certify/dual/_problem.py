@@ -38,15 +38,15 @@ class NoProblemError(FarfieldError):
 
 @dataclass(frozen=True)
 class Ball:
-    """xᵀ gram x ≤ radius² for the variables of ``columns``; with Σx = 0 where ``centred``."""
+    """xᵀ gram x ≤ radius² for the variables of ``columns``; with Σx = 0 where ``centered``."""
 
     columns: slice
     gram: Tensor
     gram_magnitude: Tensor
     radius: float
-    centred: bool
+    centered: bool
     block: int
-    parametrised: bool = False
+    parametrized: bool = False
     cut: Tensor | None = None
     """μ of the domain's forms, which are part of ``gram`` then."""
 
@@ -214,7 +214,7 @@ class _Assembly:
         )
 
     def _norm(self, index: int, block: Block) -> None:
-        if not self._parametrised(index, block):
+        if not self._parametrized(index, block):
             self._image(index, block)
 
     def _image(self, index: int, block: Block) -> None:
@@ -236,15 +236,15 @@ class _Assembly:
         for group in range(groups.shape[0]):
             start = columns.start + group * width
             self.balls.append(
-                Ball(slice(start, start + width), eye, torch.zeros_like(eye), radius, block.centred, index)
+                Ball(slice(start, start + width), eye, torch.zeros_like(eye), radius, block.centered, index)
             )
-        reach = radius * (math.sqrt(1.0 - 1.0 / width) if block.centred and width > 1 else 1.0) * (1 + 1e-14)
+        reach = radius * (math.sqrt(1.0 - 1.0 / width) if block.centered and width > 1 else 1.0) * (1 + 1e-14)
         self.ranges[index] = (torch.full_like(scale, -reach), torch.full_like(scale, reach))
         # Behind a map (several groups) a layer is bounded through its own value: its length is in natural units then.
         unit = float(scale[0]) if groups.shape[0] > 1 else 1.0
         self.norms[index] = radius * unit * math.sqrt(groups.shape[0]) * (1 + 1e-14)
 
-    def _parametrised(self, index: int, block: Block) -> bool:
+    def _parametrized(self, index: int, block: Block) -> bool:
         form, groups = block.form, block.groups
         if form is None or groups is None or form.degree != 1 or groups.shape[0] != 1 or block.norm_eps <= 0:
             return False
@@ -257,7 +257,7 @@ class _Assembly:
         matrix, magnitude = form.matrices[sources[0]].clone(), form.magnitudes[sources[0]].clone()
         matrix[:, -1] += form.offset
         magnitude[:, -1] += form.offset_magnitude + matrix[:, -1].abs()
-        if block.centred:
+        if block.centered:
             mean = matrix.mean(0, keepdim=True)
             magnitude = (
                 magnitude
@@ -283,7 +283,7 @@ class _Assembly:
         # The variables are those of the input: x = u / scale, and the norm's value is matrix @ x.
         self.scale[index] = torch.ones_like(scale)
         self.maps[index] = (matrix, magnitude)
-        self.balls.append(Ball(columns, gram, gram_magnitude, 1.0, False, index, parametrised=True, cut=cut))
+        self.balls.append(Ball(columns, gram, gram_magnitude, 1.0, False, index, parametrized=True, cut=cut))
         t = torch.zeros(width, dtype=torch.float64)
         t[-1] = 1.0
         self.cone.append((columns, t))
@@ -365,11 +365,11 @@ class _Assembly:
                 )
             elif b not in self.maps and b in self.ranges:
                 lo, hi = self.ranges[b]
-                centre, radius = (lo + hi) / 2, (hi - lo) / 2 * (1 + 1e-14)
+                center, radius = (lo + hi) / 2, (hi - lo) / 2 * (1 + 1e-14)
                 around = (piece.abs() @ radius) * (1 + gamma(piece.shape[1] + 4))
                 plain = reach < around
-                middle = middle + torch.where(plain, torch.zeros_like(around), piece @ centre)
-                size = size + (piece.shape[1] + 4) * (piece.abs() @ centre.abs())
+                middle = middle + torch.where(plain, torch.zeros_like(around), piece @ center)
+                size = size + (piece.shape[1] + 4) * (piece.abs() @ center.abs())
                 reach = torch.where(plain, reach, around)
             half = half + reach
             size = size + row_norms(piece_magnitude + 8 * piece.abs()) * max(1.0, self.norms[b]) * 8

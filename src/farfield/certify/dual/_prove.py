@@ -186,7 +186,7 @@ def _bordered(problem: Problem, goal: Objective, m: Multipliers, output: int | N
         value, rough = torch.zeros_like(blank), torch.zeros_like(blank)
         inner = slice(ball.columns.start + 1, ball.columns.stop + 1)
         value[inner, inner], rough[inner, inner] = kappa * ball.gram, kappa * ball.gram_magnitude
-        if ball.centred:
+        if ball.centered:
             value[inner, inner] += m["omega"][j]
         value[0, 0] = -kappa * ball.radius**2
         total.add(value, value.abs(), rough)

@@ -363,12 +363,12 @@ def linear_image(
         return _signed_image(apply, weight, value, terms)
     error = gamma(terms + 4)
     if value.lo is value.hi:
-        centre, radius = value.lo, error * value.lo.abs()
+        center, radius = value.lo, error * value.lo.abs()
     else:
-        centre = value.lo / 2 + value.hi / 2
-        radius = up(torch.maximum(up(value.hi - centre), up(centre - value.lo)))
-        radius = radius + error * centre.abs()
-    middle = apply(centre, weight)
+        center = value.lo / 2 + value.hi / 2
+        radius = up(torch.maximum(up(value.hi - center), up(center - value.lo)))
+        radius = radius + error * center.abs()
+    middle = apply(center, weight)
     reach = apply(up(radius), weight.abs()) * (1.0 + 2.0 * error)
     # An entry that no weight reaches is exactly 0, and stays so.
     reach = torch.where(reach > 0, reach + UNDERFLOW, reach)

@@ -95,14 +95,14 @@ class NormedChain:
         Modules in order.
     norm
         Index of the last norm.
-    parametrised
+    parametrized
         The norm stands behind affine layers alone, with fewer inputs than features: an ellipsoid over the inputs.
     """
 
     steps: tuple[ChainStep, ...]
     norm: int
     features: int
-    parametrised: bool
+    parametrized: bool
 
     # -- the problem at the current weights --------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class NormedChain:
             if box is None:
                 half = sum(ball_norms(b, matrix) for b in source.balls)
                 lo, hi = offset - half, offset + half
-            else:  # the box is centred on its own middle, Cauchy–Schwarz on the offset
+            else:  # the box is centered on its own middle, Cauchy–Schwarz on the offset
                 middle, half = (
                     offset + matrix @ ((box[0] + box[1]) / 2),
                     matrix.abs() @ ((box[1] - box[0]) / 2),
@@ -207,10 +207,10 @@ class NormedChain:
         assert matrix is not None
         assert offset is not None
         whole = torch.cat([matrix, offset[:, None]], 1)
-        return whole - whole.mean(0, keepdim=True) if _centred(module) else whole
+        return whole - whole.mean(0, keepdim=True) if _centered(module) else whole
 
     def _source_units(self) -> Tensor:
-        if not self.parametrised:
+        if not self.parametrized:
             return torch.full(
                 (1,), 2.0 ** math.ceil(math.log2(math.sqrt(self.features))), dtype=torch.float64
             )
@@ -220,11 +220,11 @@ class NormedChain:
     def _source(self, unit: Tensor) -> NormImage:
         module = self.steps[self.norm].module
         zero = torch.zeros((), dtype=torch.float64)
-        if self.parametrised:
+        if self.parametrized:
             matrix = self._prefix() * unit
-            stabiliser = torch.zeros(unit.numel(), dtype=torch.float64)
-            stabiliser[-1] = _norm_eps(module) * unit[-1] ** 2
-            gram = matrix.T @ matrix / self.features + torch.diag(stabiliser)
+            stabilizer = torch.zeros(unit.numel(), dtype=torch.float64)
+            stabilizer[-1] = _norm_eps(module) * unit[-1] ** 2
+            gram = matrix.T @ matrix / self.features + torch.diag(stabilizer)
             ball = Ball(slice(0, unit.numel()), gram, zero, 1.0, False, 0)
             cone = torch.zeros(1, unit.numel(), dtype=torch.float64)
             cone[0, -1] = 1.0
@@ -234,7 +234,7 @@ class NormedChain:
         eye = torch.eye(width, dtype=torch.float64)
         radius = math.sqrt(width) / float(unit)
         balls = tuple(
-            Ball(slice(g * width, (g + 1) * width), eye, zero, radius, _centred(module), 0)
+            Ball(slice(g * width, (g + 1) * width), eye, zero, radius, _centered(module), 0)
             for g in range(groups)
         )
         matrix = float(unit) * torch.eye(self.features, dtype=torch.float64)
@@ -245,7 +245,7 @@ class NormedChain:
 def whitened(ball: Ball, matrix: Tensor) -> Tensor:
     """B with {matrix @ x : x in the ball} = {B u : ‖u‖ ≤ 1}."""
     piece = matrix[:, ball.columns]
-    if ball.centred:
+    if ball.centered:
         piece = piece - piece.mean(1, keepdim=True)
     factor, info = torch.linalg.cholesky_ex(ball.gram)
     if int(info):
@@ -294,7 +294,7 @@ def parse_chain(model: nn.Module, example: Tensor) -> NormedChain:
             f"The norm at {steps[norm].name!r} normalizes over {list(module.normalized_shape)}; only the last axis "
             "can be bounded with gradients. Flatten before it."
         )
-    parametrised = (
+    parametrized = (
         norm > 0
         and all(step.kind == "affine" for step in steps[:norm])
         and not isinstance(module, GroupedLayerNorm)
@@ -302,7 +302,7 @@ def parse_chain(model: nn.Module, example: Tensor) -> NormedChain:
         and isinstance(steps[0].module, nn.Linear | ScaledLinear)
         and _inputs(steps[0].module) + 1 <= features - 1
     )
-    return NormedChain(steps, norm, features, parametrised)
+    return NormedChain(steps, norm, features, parametrized)
 
 
 def _features(model: nn.Module, steps: tuple[ChainStep, ...], norm: int, example: Tensor) -> int:
@@ -388,7 +388,7 @@ def _norm_affine(module: nn.Module, matrix: Tensor) -> tuple[Tensor, Tensor]:
     return matrix, torch.zeros(matrix.shape[0], dtype=torch.float64)
 
 
-def _centred(module: nn.Module) -> bool:
+def _centered(module: nn.Module) -> bool:
     return isinstance(module, nn.LayerNorm | LayerNorm | GroupedLayerNorm)
 
 

@@ -142,7 +142,7 @@ class MultiplierSearch:
 
     scale: float
     raw: dict[str, Tensor]
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     multipliers: Multipliers = field(default_factory=dict)
     point: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     ray: Tensor | None = None
@@ -193,7 +193,7 @@ class MultiplierSearch:
             with torch.no_grad():
                 for name, value in self.anchor.items():
                     self.raw[name].copy_(value)
-            self.optimiser.state.clear()
+            self.optimizer.state.clear()
             self.pace *= 0.6
             dual.ray = None
             self.anchor_value = math.inf  # the weights may have moved: its value is taken anew
@@ -201,7 +201,7 @@ class MultiplierSearch:
             if found <= self.anchor_value or not self.anchor:
                 self.anchor = {k: v.detach().clone() for k, v in self.raw.items()}
                 self.anchor_value = found
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             total.backward()
             slopes = [v.grad for v in self.raw.values() if v.grad is not None]
             size = float(torch.stack([g.square().sum() for g in slopes]).sum().sqrt())
@@ -210,9 +210,9 @@ class MultiplierSearch:
             if size > 1.5 * self.steepness:
                 for slope in slopes:
                     slope *= 1.5 * self.steepness / size
-            self.optimiser.step()
+            self.optimizer.step()
             self.pace = min(1.0, self.pace * 1.01)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = group["full"] * self.pace
         with torch.no_grad():
             self.raw["n"].clamp_min_(0.0)

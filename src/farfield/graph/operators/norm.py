@@ -28,7 +28,7 @@ def trailing_axes(rank: int, count: int) -> tuple[int, ...]:
     return tuple(range(rank - count, rank))
 
 
-def _stabilised(square: Tensor, eps: float, mode: str) -> Tensor:
+def _stabilized(square: Tensor, eps: float, mode: str) -> Tensor:
     if mode == "inside":
         return torch.sqrt(square + eps)
     root = torch.sqrt(square)
@@ -53,10 +53,10 @@ def _layer_norm(node: Node, tensors: Sequence[Any]) -> Any:
     dim = list(a["dim"])
     if _standard(node, x):
         return functional.layer_norm(x, [x.shape[d] for d in dim], weight, bias, a["eps"])
-    centred = x - x.mean(dim, keepdim=True)
+    centered = x - x.mean(dim, keepdim=True)
     count = math.prod(x.shape[d] for d in dim)
-    variance = centred.square().sum(dim, keepdim=True) / (count - a["correction"])
-    return _affine(centred / _stabilised(variance, a["eps"], a["eps_mode"]), weight, bias)
+    variance = centered.square().sum(dim, keepdim=True) / (count - a["correction"])
+    return _affine(centered / _stabilized(variance, a["eps"], a["eps_mode"]), weight, bias)
 
 
 def _rms_norm(node: Node, tensors: Sequence[Any]) -> Any:
@@ -66,14 +66,14 @@ def _rms_norm(node: Node, tensors: Sequence[Any]) -> Any:
     if _standard(node, x):
         return functional.rms_norm(x, [x.shape[d] for d in dim], weight, a["eps"])
     mean_square = x.square().mean(dim, keepdim=True)
-    return _affine(x / _stabilised(mean_square, a["eps"], a["eps_mode"]), weight, None)
+    return _affine(x / _stabilized(mean_square, a["eps"], a["eps_mode"]), weight, None)
 
 
 def _l2_normalize(node: Node, tensors: Sequence[Any]) -> Any:
     x, a = tensors[0], node.attributes
     p, dim = a["p"], list(a["dim"])
     if p == 2:
-        return x / _stabilised(x.abs().square().sum(dim, keepdim=True), a["eps"], a["eps_mode"])
+        return x / _stabilized(x.abs().square().sum(dim, keepdim=True), a["eps"], a["eps_mode"])
     size = torch.linalg.vector_norm(x, p, dim, keepdim=True)
     return x / (size + a["eps"] if a["eps_mode"] == "outside" else size.clamp_min(a["eps"]))
 

@@ -51,7 +51,7 @@ def _one_axis(call: Call) -> dict[str, Any]:
 
 _AXES = binding(compute=_axes)
 _SPREAD = binding(compute=_spread, drop=("unbiased",))
-_CENTRE = binding(compute=_axes, drop=("correction",))
+_CENTER = binding(compute=_axes, drop=("correction",))
 _ONE = binding(compute=_one_axis)
 
 
@@ -170,7 +170,7 @@ OPERATORS = (
         (
             Target("aten.mean.dim", _AXES),
             Target("aten.mean.default", _AXES),
-            *(Target(f"aten.{kind}_mean.correction", _CENTRE, item=1) for kind in ("var", "std")),
+            *(Target(f"aten.{kind}_mean.correction", _CENTER, item=1) for kind in ("var", "std")),
         ),
         lambda x: x.mean((0, -1), keepdim=True),
         lambda x: x.mean(),

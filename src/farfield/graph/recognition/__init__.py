@@ -7,6 +7,6 @@ Never: replaces anything whose algebra differs from the pattern in real arithmet
 
 from __future__ import annotations
 
-from farfield.graph.recognition._pass import recognise
+from farfield.graph.recognition._pass import recognize
 
-__all__ = ["recognise"]
+__all__ = ["recognize"]

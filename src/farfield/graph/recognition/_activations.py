@@ -154,4 +154,4 @@ def _factors(view: View, name: str, node: Node | None = None, depth: int = 5) ->
 
 
 def _activation(node: Node, op: str, source: str, attributes: Mapping[str, Any]) -> Node:
-    return replace(node, op=op, inputs=(source,), attributes={**attributes, "recognised": True})
+    return replace(node, op=op, inputs=(source,), attributes={**attributes, "recognized": True})

@@ -153,7 +153,7 @@ def _ball(view: View, size: Size, radius: float, inside: str) -> _Ball | None:
 def _is_euclidean(size: Size, radius: float) -> bool:
     """Whether a size is ‖·‖₂ wherever that exceeds R, and at most R elsewhere."""
     harmless = size.eps == 0 or (size.eps_mode == "clamp" and size.eps <= radius)
-    return size.order == 2 and size.correction is None and not size.centred and harmless
+    return size.order == 2 and size.correction is None and not size.centered and harmless
 
 
 def _never_zero(view: View, name: str) -> bool:
@@ -265,7 +265,7 @@ def _whole_length(view: View, name: str) -> Size | None:
             or outer is None
             or inner.order != 2
             or inner.correction is not None
-            or inner.centred
+            or inner.centered
         ):
             continue
         scaled = view.node(inner.source)
@@ -296,7 +296,7 @@ def _written(view: View, node: Node, ball: _Ball) -> tuple[Node, ...]:
     dim = tuple(sorted(ball.dim))
     unit: dict[str, Any] = {
         "dim": dim, "normalized_shape": tuple(shape[d] for d in dim), "eps": ball.radius, "eps_mode": "clamp",
-        "p": 2.0, "recognised": True,
+        "p": 2.0, "recognized": True,
     }  # fmt: skip
     steps: list[tuple[str, tuple[str | None, ...], dict[str, Any]]] = [("l2_normalize", (ball.v,), unit)]
     steps.append(("mul", (None,), {"other": ball.radius}))

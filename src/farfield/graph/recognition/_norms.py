@@ -32,7 +32,7 @@ class Size:
         p of the p-norm; 2 except for a plain ``l2_normalize``.
     correction
         ``None`` for a plain sum, c for a sum divided by count − c.
-    centred
+    centered
         Whether y's mean over ``dim`` is subtracted first (variance).
     eps, eps_mode
         The stabilizer and where it sits; see :mod:`farfield.graph.operators.norm`.
@@ -42,7 +42,7 @@ class Size:
     dim: tuple[int, ...]
     order: float = 2.0
     correction: int | None = None
-    centred: bool = False
+    centered: bool = False
     eps: float = 0.0
     eps_mode: str = "inside"
 
@@ -76,7 +76,7 @@ def _rescaled(view: View, node: Node, top: str | None, other: str) -> Node | Non
     if terms is None:
         return None
     mean, root_eps = terms
-    if not view.same(mean.source, top) or mean.correction != 0 or mean.centred or mean.eps != 0:
+    if not view.same(mean.source, top) or mean.correction != 0 or mean.centered or mean.eps != 0:
         return None
     if mean.order != 2 or set(mean.dim) != set(y.attributes["dim"]):
         return None
@@ -87,10 +87,10 @@ def _scaled_terms(view: View, total: Node, y: Node) -> tuple[Size, float] | None
     """The size whose square is mean(y²), and c, if a value is mean(y²) + (c/s)² with y = x/s; c = 0 without it."""
     if total.op != "add" or None in total.inputs or total.attributes["alpha"] != 1:
         mean = _square(view, total.name)
-        # Where s has a stabiliser, y is x over another number than its norm: near 0 the two are not the same.
+        # Where s has a stabilizer, y is x over another number than its norm: near 0 the two are not the same.
         return None if mean is None or y.attributes["eps"] != 0 else (mean, 0.0)
     for first, second in (total.operands, total.operands[::-1]):
-        square, mean = view.statistic(second), _square(view, first, stabilised=True)
+        square, mean = view.statistic(second), _square(view, first, stabilized=True)
         if square.op != "square" or mean is None:
             continue
         share = view.statistic(square.operands[0])
@@ -104,7 +104,7 @@ def _scaled_terms(view: View, total: Node, y: Node) -> tuple[Size, float] | None
         if (
             view.same(size.source, y.operands[0])
             and set(size.dim) == set(attributes["dim"])
-            and (size.correction, size.centred, size.order) == (None, False, attributes["p"])
+            and (size.correction, size.centered, size.order) == (None, False, attributes["p"])
             and (size.eps, size.eps_mode) == (attributes["eps"], attributes["eps_mode"])
         ):
             return mean, number
@@ -117,16 +117,16 @@ def _quotient(view: View, node: Node, top: str | None, statistic: str, size: Siz
     x = view.node(top)
     if x.shape != node.shape or not view.aligned(statistic, x, size.dim):
         return None
-    centred = _centred(view, top)
+    centered = _centered(view, top)
     same = view.same(top, size.source)
-    if centred is not None and set(centred[1]) == set(size.dim) and size.order == 2:
-        origin = centred[0]
+    if centered is not None and set(centered[1]) == set(size.dim) and size.order == 2:
+        origin = centered[0]
         # The variance of x, of x − mean(x), or the mean square of x − mean(x): the same number.
-        if size.centred and (same or view.same(origin, size.source)):
+        if size.centered and (same or view.same(origin, size.source)):
             return _layer_norm(view, node, origin, size)
         if same and size.correction is not None:
             return _layer_norm(view, node, origin, size)
-    if not same or size.centred:
+    if not same or size.centered:
         return None
     if size.correction is None:
         return _named(view, node, "l2_normalize", top, size, p=size.order)
@@ -146,14 +146,14 @@ def _named(view: View, node: Node, op: str, source: str, size: Size, **extra: An
         "normalized_shape": tuple(shape[d] for d in sorted(size.dim)),
         "eps": size.eps,
         "eps_mode": size.eps_mode,
-        "recognised": True,
+        "recognized": True,
         **extra,
     }
     absent = {"layer_norm": 2, "rms_norm": 1, "l2_normalize": 0}[op]
     return replace(node, op=op, inputs=(source, *(None,) * absent), attributes=attributes)
 
 
-def _centred(view: View, name: str) -> tuple[str, tuple[int, ...]] | None:
+def _centered(view: View, name: str) -> tuple[str, tuple[int, ...]] | None:
     """(x, axes) if the value is x − mean(x) over those axes."""
     node = view.at(name)
     if node is None or node.op not in ("sub", "add") or None in node.inputs or node.attributes["alpha"] != 1:
@@ -185,7 +185,7 @@ def _inverse_length(view: View, name: str) -> Size | None:
     return length(view, node.operands[0]) if node.op == "reciprocal" else None
 
 
-def _stabiliser(view: View, node: Node) -> float | None:
+def _stabilizer(view: View, node: Node) -> float | None:
     """The non-negative number that an ``add``, ``clamp`` or ``maximum`` puts around its first operand."""
     if node.inputs[0] is None or node.attributes.get("alpha", 1) != 1:
         return None
@@ -195,27 +195,27 @@ def _stabiliser(view: View, node: Node) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
+def length(view: View, name: str, *, stabilized: bool = False) -> Size | None:
     """The size that a value is, if it is the root of a sum of squares, a norm or a deviation.
 
-    One stabilizer is allowed; ``stabilised`` says that it has been met.
+    One stabilizer is allowed; ``stabilized`` says that it has been met.
     """
     node = view.statistic(name)
     if node.op == "sqrt":
-        return _square(view, node.operands[0], stabilised=stabilised)
+        return _square(view, node.operands[0], stabilized=stabilized)
     if node.op == "norm":
         order = float(node.attributes["ord"])
         return _of(view, node, order=order) if order > 0 else None
     if node.op == "std":
-        return _of(view, node, centred=True, correction=_whole(node.attributes["correction"]))
-    if node.op in ("add", "clamp", "maximum") and not stabilised:
-        eps = _stabiliser(view, node)
-        inner = None if eps is None else length(view, node.operands[0], stabilised=True)
+        return _of(view, node, centered=True, correction=_whole(node.attributes["correction"]))
+    if node.op in ("add", "clamp", "maximum") and not stabilized:
+        eps = _stabilizer(view, node)
+        inner = None if eps is None else length(view, node.operands[0], stabilized=True)
         if eps is None or inner is None or inner.eps != 0:
             return None
         return replace(inner, eps=eps, eps_mode="outside" if node.op == "add" else "clamp")
     if node.op == "relu":  # a size is never negative
-        return length(view, node.operands[0], stabilised=stabilised)
+        return length(view, node.operands[0], stabilized=stabilized)
     if node.op in ("sum", "amax"):
         terms = view.at(node.operands[0])
         if terms is not None and terms.op == "abs":
@@ -224,8 +224,8 @@ def length(view: View, name: str, *, stabilised: bool = False) -> Size | None:
     return None
 
 
-def _square(view: View, name: str, *, stabilised: bool = False) -> Size | None:
-    """The size whose square a value is; ``stabilised`` as in :func:`length`."""
+def _square(view: View, name: str, *, stabilized: bool = False) -> Size | None:
+    """The size whose square a value is; ``stabilized`` as in :func:`length`."""
     node = view.statistic(name)
     if node.op in ("sum", "mean"):
         terms = view.at(node.operands[0])
@@ -237,20 +237,20 @@ def _square(view: View, name: str, *, stabilised: bool = False) -> Size | None:
             source = absolute.operands[0]
         return _of(view, node, source=source, correction=None if node.op == "sum" else 0)
     if node.op == "var":
-        return _of(view, node, centred=True, correction=_whole(node.attributes["correction"]))
+        return _of(view, node, centered=True, correction=_whole(node.attributes["correction"]))
     if node.op == "square":
-        size = length(view, node.operands[0], stabilised=True)
+        size = length(view, node.operands[0], stabilized=True)
         return size if size is not None and size.eps == 0 and size.order == 2 else None
-    if node.op in ("add", "clamp", "maximum") and not stabilised:
-        eps = _stabiliser(view, node)
-        inner = None if eps is None else _square(view, node.operands[0], stabilised=True)
+    if node.op in ("add", "clamp", "maximum") and not stabilized:
+        eps = _stabilizer(view, node)
+        inner = None if eps is None else _square(view, node.operands[0], stabilized=True)
         if eps is None or inner is None or inner.eps != 0:
             return None
         if node.op == "add":
             return replace(inner, eps=eps, eps_mode="inside")
         return replace(inner, eps=math.sqrt(eps), eps_mode="clamp")  # √max(v, e) is max(√v, √e)
     if node.op == "relu":  # a variance kept from rounding below zero
-        return _square(view, node.operands[0], stabilised=stabilised)
+        return _square(view, node.operands[0], stabilized=stabilized)
     if node.op in ("div", "mul") and node.inputs[0] is not None:
         return _averaged(view, node)
     return _moment_difference(view, node) if node.op == "sub" else None
@@ -280,9 +280,9 @@ def _moment_difference(view: View, node: Node) -> Size | None:
     """Mean of squares minus square of the mean: the variance."""
     if None in node.inputs or node.attributes["alpha"] != 1:
         return None
-    first = _square(view, node.operands[0], stabilised=True)
+    first = _square(view, node.operands[0], stabilized=True)
     second = view.statistic(node.operands[1])
-    if first is None or first.correction != 0 or first.centred or first.eps != 0 or second.op != "square":
+    if first is None or first.correction != 0 or first.centered or first.eps != 0 or second.op != "square":
         return None
     mean = view.statistic(second.operands[0])
     matches = (
@@ -291,7 +291,7 @@ def _moment_difference(view: View, node: Node) -> Size | None:
         and set(mean.attributes["dim"]) == set(first.dim)
         and view.node(node.operands[0]).shape == view.node(node.operands[1]).shape == node.shape
     )
-    return replace(first, centred=True) if matches else None
+    return replace(first, centered=True) if matches else None
 
 
 def _of(
@@ -301,14 +301,14 @@ def _of(
     source: str | None = None,
     order: float = 2.0,
     correction: int | None = None,
-    centred: bool = False,
+    centered: bool = False,
 ) -> Size | None:
     origin = node.operands[0] if source is None else source
     if not is_float(view.node(origin).dtype) or not is_float(node.dtype):
         return None
-    if centred and correction is None:
+    if centered and correction is None:
         return None
-    return Size(view.plain(origin), tuple(node.attributes["dim"]), order, correction, centred)
+    return Size(view.plain(origin), tuple(node.attributes["dim"]), order, correction, centered)
 
 
 def _whole(correction: Any) -> int | None:

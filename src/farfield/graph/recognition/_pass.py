@@ -14,7 +14,7 @@ from farfield.graph.recognition._norms import match_norm
 from farfield.graph.recognition._softmax import match_log, match_sigmoid, match_softmax, match_softplus
 from farfield.graph.recognition._view import View
 
-__all__ = ["recognise"]
+__all__ = ["recognize"]
 
 PATTERNS: tuple[Callable[[View, Node], Node | tuple[Node, ...] | None], ...] = (
     match_cap,
@@ -28,11 +28,11 @@ PATTERNS: tuple[Callable[[View, Node], Node | tuple[Node, ...] | None], ...] = (
 )
 
 
-def recognise(program: Program) -> Program:
+def recognize(program: Program) -> Program:
     """The program with hand-written norms, softmaxes and activations as one node each, caps as a norm and a product.
 
     A replacing node keeps the name and place of the last step of the pattern and carries
-    ``attributes["recognised"] = True``; steps that nothing else uses are dropped. Equal in real arithmetic:
+    ``attributes["recognized"] = True``; steps that nothing else uses are dropped. Equal in real arithmetic:
     casts between floating types are looked through, nothing else.
     """
     nodes: dict[str, Node] = {}

@@ -31,7 +31,7 @@ def match_softmax(view: View, node: Node) -> Node | None:
         node,
         op="softmax",
         inputs=weights.inputs,
-        attributes={"dim": dim[0], "dtype": None, "recognised": True},
+        attributes={"dim": dim[0], "dtype": None, "recognized": True},
     )
 
 
@@ -79,7 +79,7 @@ def match_log(view: View, node: Node) -> Node | None:
     if inner.op == "sigmoid":
         return _activation(node, "logsigmoid", inner.operands[0])
     if inner.op == "softmax":
-        attributes = {**inner.attributes, "recognised": True}
+        attributes = {**inner.attributes, "recognized": True}
         return replace(node, op="log_softmax", inputs=inner.inputs, attributes=attributes)
     return None
 
@@ -101,7 +101,7 @@ def match_softplus(view: View, node: Node) -> Node | None:
         node,
         op="softplus",
         inputs=(exponent,),
-        attributes={"beta": 1, "threshold": float("inf"), "recognised": True},
+        attributes={"beta": 1, "threshold": float("inf"), "recognized": True},
     )
 
 
@@ -124,7 +124,7 @@ def _with_threshold(view: View, node: Node) -> Node | None:
     )
     if not fits:
         return None
-    attributes = {"beta": 1, "threshold": threshold, "recognised": True}
+    attributes = {"beta": 1, "threshold": threshold, "recognized": True}
     return replace(node, op="softplus", inputs=(x,), attributes=attributes)
 
 
@@ -145,4 +145,4 @@ def _negated(view: View, name: str | None) -> str | None:
 
 
 def _activation(node: Node, op: str, source: str) -> Node:
-    return replace(node, op=op, inputs=(source,), attributes={"recognised": True})
+    return replace(node, op=op, inputs=(source,), attributes={"recognized": True})

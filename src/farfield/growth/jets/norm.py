@@ -19,7 +19,7 @@ from farfield.growth._series import power
 from farfield.growth._step import Step, jet_rule
 from farfield.growth.jets.reduce import mean_over, sum_over
 
-__all__ = ["confined", "normalised"]
+__all__ = ["confined", "normalized"]
 
 INF = math.inf
 
@@ -52,7 +52,7 @@ def inverse_root(square: Jet, norm_eps: float, mode: str, lowest: float) -> Jet:
     return power(maximum(root, limit), -1.0, lowest)
 
 
-def normalised(x: Jet, mean_square: Jet, norm_eps: float, mode: str, lowest: float) -> Jet:
+def normalized(x: Jet, mean_square: Jet, norm_eps: float, mode: str, lowest: float) -> Jet:
     """x divided by the stabilized root of a mean square, as a bounded jet."""
     return confined(multiply(x, inverse_root(mean_square, norm_eps, mode, lowest - _reach(x)), lowest))
 
@@ -102,7 +102,7 @@ def _norm(step: Step) -> Jet:
     axes = (2,) if spec.groups else axes
     centered = difference(groups, mean_over(groups, axes)) if spec.centered else groups
     square = scale(_squares(centered, axes, step.lowest), 1.0 / freedom)
-    value = _shaped(normalised(centered, square, spec.eps, spec.eps_mode, step.lowest), shape)
+    value = _shaped(normalized(centered, square, spec.eps, spec.eps_mode, step.lowest), shape)
     return _affine(step, value, spec.weight, spec.bias, spec.parameter_axes)
 
 
@@ -118,6 +118,6 @@ def _running(step: Step) -> Jet:
     x = step.jet(0)
     shape = (x.shape[1], *(1,) * (x.ndim - 2))
     spread = shift(_shaped(step.jet(4), shape), float(step.attributes["eps"]))
-    centred = difference(x, _shaped(step.jet(3), shape))
-    factor = power(spread, -0.5, step.lowest - _reach(centred))
-    return _affine(step, multiply(centred, factor, step.lowest), 1, 2, (1,))
+    centered = difference(x, _shaped(step.jet(3), shape))
+    factor = power(spread, -0.5, step.lowest - _reach(centered))
+    return _affine(step, multiply(centered, factor, step.lowest), 1, 2, (1,))

@@ -86,8 +86,8 @@ def _mean(step: Step) -> Jet:
 def _var(step: Step) -> Jet:
     jet, dims = step.jet(), _axes(step)
     count = math.prod(jet.shape[d] for d in dims)
-    centred = difference(jet, mean_over(jet, dims))
-    total = sum_over(multiply(centred, centred, step.lowest), dims)
+    centered = difference(jet, mean_over(jet, dims))
+    total = sum_over(multiply(centered, centered, step.lowest), dims)
     freedom = count - float(step.attributes.get("correction", 1))
     if freedom <= 0:
         return _squeezed(unknown_like(total), dims, step.attributes["keepdim"])
@@ -300,7 +300,7 @@ def _ordered(jet: Jet, dim: int, *, descending: bool) -> tuple[Jet, Tensor, Tens
         head = torch.zeros_like(doubt.narrow(dim, 0, 1))
         edge = torch.full(head.shape, -INF, dtype=torch.float64, device=order.device)
         doubt = torch.cat([open_, head], dim) | torch.cat([head, open_], dim)
-        # One doubtful pair can displace its neighbours in turn: the row shares the worst level.
+        # One doubtful pair can displace its neighbors in turn: the row shares the worst level.
         limit = torch.cat([level, edge], dim).amax(dim, keepdim=True)
         doubt = doubt.any(dim, keepdim=True).expand(order.shape)
     return arranged.raised(limit), order, doubt

@@ -37,7 +37,7 @@ PREDICTION_EDGES = tuple(range(-40, 141, 5))
 
 
 def head(where: str, inputs: int, *, width: int, depth: int, bias_var: float, seed: int) -> nn.Module:
-    """The layers on top: P1's initialisation, LayerNorm without affine parameters."""
+    """The layers on top: P1's initialization, LayerNorm without affine parameters."""
     return MLP(
         inputs, 1, width=width, depth=depth, activation="relu", norm=None if where == "none" else "layer",
         placement=where, bias_var=bias_var, generator=torch.Generator().manual_seed(seed),  # type: ignore[arg-type]
@@ -50,15 +50,15 @@ class AgeData:
 
     x: Tensor
     y: Tensor
-    """(rows, 1), in units of ``spread`` about ``centre``."""
+    """(rows, 1), in units of ``spread`` about ``center``."""
     age: Tensor
     near: int
-    centre: float
+    center: float
     spread: float
 
     def years(self, outputs: Tensor) -> Tensor:
         """Outputs of a head as ages."""
-        return outputs.double() * self.spread + self.centre
+        return outputs.double() * self.spread + self.center
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ def scaled(z: Tensor, age: Tensor, near: int, of_features: str, of_age: str) -> 
     x = z
     if of_features == "standard":
         x = (z - z[:near].mean(0)) / z[:near].std(0).clamp_min(1e-6)
-    centre, spread = (
+    center, spread = (
         (float(age[:near].mean()), float(age[:near].std())) if of_age == "standard" else (0.0, 1.0)
     )
-    return AgeData(x, ((age - centre) / spread).float()[:, None], age, near, centre, spread)
+    return AgeData(x, ((age - center) / spread).float()[:, None], age, near, center, spread)
 
 
 # ------------------------------------------------------------------ training

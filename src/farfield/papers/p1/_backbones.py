@@ -35,7 +35,7 @@ class Backbone:
     size
         Side of the images that it reads, in pixels.
     mean, std
-        Subtracted from, and divided into, the colours in [0, 1].
+        Subtracted from, and divided into, the colors in [0, 1].
     make
         Builds the network with its weights; its output is (n, features).
     weights
@@ -254,7 +254,7 @@ def _torchvision_resnet() -> nn.Module:
 
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's colours."""
+"""Of ImageNet's colors."""
 
 BACKBONES: dict[str, Backbone] = {
     b.name: b

@@ -75,7 +75,7 @@ class Decoder(nn.Module):
     places
         The longest sequence.
     seed
-        Of the draws: torch's own initialisation, from a generator of its own.
+        Of the draws: torch's own initialization, from a generator of its own.
 
     Examples
     --------

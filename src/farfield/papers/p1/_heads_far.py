@@ -81,7 +81,7 @@ def far_field(
     time_budget: float,
     directions: int,
     farthest: float,
-    centre: float,
+    center: float,
     spread: float,
     seed: int,
 ) -> FarField:
@@ -95,8 +95,8 @@ def far_field(
         Features that they were trained on, (n, d), float64.
     time_budget
         For the certificate of one head; one that is proved unbounded has none.
-    centre, spread
-        The target is ``centre + spread·output``.
+    center, spread
+        The target is ``center + spread·output``.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(directions - directions // 2, seen.shape[1], generator=generator, dtype=torch.float64)
@@ -112,14 +112,14 @@ def far_field(
         exact = deepcopy(model).double().eval()
         with torch.no_grad():
             found = torch.stack([exact(origin + r * rays)[:, 0] for r in radii])
-        values.append(centre + spread * found)
+        values.append(center + spread * found)
         if analyze(capture(exact, origin[None], dynamic_batch=False)).verdicts[0].status is Status.UNBOUNDED:
             unbounded += 1
             continue
         certificate = certify(exact, origin[None], time_budget=time_budget)
         low, high = float(certificate.lower), float(certificate.upper)
         inside = inside and low <= float(found.min()) and float(found.max()) <= high
-        ranges.append((centre + spread * low, centre + spread * high))
+        ranges.append((center + spread * low, center + spread * high))
         tightness.append(float(certificate.tightness))
     every = torch.stack(values)
     return FarField(

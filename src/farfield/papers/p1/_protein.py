@@ -73,7 +73,7 @@ class Case:
         Rows of the three parts.
     spread
         Standard deviation of the training targets, in Å.
-    centre
+    center
         Their mean, in Å.
     """
 
@@ -83,7 +83,7 @@ class Case:
     area: Tensor
     sizes: tuple[int, int, int]
     spread: float
-    centre: float
+    center: float
 
     def part(self, name: str) -> slice:
         """Rows of ``"train"``, ``"id"`` or ``"ood"``."""
@@ -107,16 +107,16 @@ def load_cases(seeds: Sequence[int], inputs: str, rows: int | None) -> list[Case
         raw = torch.cat([torch.as_tensor(p.x, dtype=torch.float64) for p in parts])
         target = torch.cat([torch.as_tensor(p.y, dtype=torch.float64) for p in parts])[:, None]
         offset, scale = SCALINGS[inputs](raw[: len(fitted)])
-        centre, spread = _standard(target[: len(fitted)])
+        center, spread = _standard(target[: len(fitted)])
         cases.append(
             Case(
                 seed,
                 (raw - offset) / scale,
-                (target - centre) / spread,
+                (target - center) / spread,
                 raw[:, 0],
                 (len(fitted), len(found.id), len(found.ood)),
                 float(spread),
-                float(centre),
+                float(center),
             )
         )
     return cases

@@ -1,8 +1,8 @@
 """Toys in one dimension, trained and followed far outside: without a norm, with LayerNorm, with BatchNorm.
 
 The paper gives the toys, 100 points, two hidden layers of 128, five seeds and 3000 epochs. It does not give the
-interval, the noise, the initialisation or whether the norms learn a scale and a shift. Chosen here: [−5, 5], noise
-0.1, the initialisation of its table of proteins (Kaiming, bias variance 0.01), Adam at 1e-3 over the whole batch as
+interval, the noise, the initialization or whether the norms learn a scale and a shift. Chosen here: [−5, 5], noise
+0.1, the initialization of its table of proteins (Kaiming, bias variance 0.01), Adam at 1e-3 over the whole batch as
 there, and norms as torch makes them, with scale and shift. A seed draws the network; all see the same 100 points.
 
 Run: ``farfield reproduce p1.fig1``

@@ -26,7 +26,7 @@ NormPlacement = str | Sequence[int] | None
 def network(
     where: NormPlacement, *, width: int, depth: int, activation: str, bias_var: float, seed: int
 ) -> nn.Module:
-    """A network drawn at random in the parametrisation of :func:`farfield.kernels.mlp`, one input, one output."""
+    """A network drawn at random in the parametrization of :func:`farfield.kernels.mlp`, one input, one output."""
     return MLP(
         1, 1, width=width, depth=depth, activation=activation,
         norm=None if where is None else "layer", placement="none" if where is None else where,  # type: ignore[arg-type]

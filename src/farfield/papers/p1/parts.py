@@ -135,7 +135,7 @@ def _verdicts(ratios: Ratios) -> list[ClaimVerdict]:
             f"log far error lower by {-float(far[kind].mean()):.3f}, with LN first by {gain:.3f}",
         )
         for kind, what in (
-            ("RMSNorm first", "centring is not what counts"),
+            ("RMSNorm first", "centering is not what counts"),
             ("first layer capped", "a bounded norm is what counts, and not how the network was trained"),
             ("input capped", "a bounded input is what counts"),
             ("tanh head", "a bounded last layer is what counts"),
@@ -213,7 +213,7 @@ def _table(ratios: Ratios) -> Table:
 EXPERIMENT = Experiment(
     name="p1.parts",
     description=(
-        "A question that the paper leaves open: LayerNorm centres, scales, bounds what follows, and is there while "
+        "A question that the paper leaves open: LayerNorm centers, scales, bounds what follows, and is there while "
         "the network learns. Networks with one of these parts each, trained alike on protein and eleven other "
         "tables, and a trained standard network with a cap or a clip put in afterwards: whose error beyond the "
         "training region is as low as LayerNorm's? And what a larger bias variance does by itself."

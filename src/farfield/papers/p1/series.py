@@ -1,7 +1,7 @@
 """A decoder learns to continue a + b·i and is asked for more: longer series, and larger ones.
 
 The paper gives two layers, four heads, dimension 64, training on i ≤ 30 and testing to 100, and says that an LN after
-the embedding stabilises the network. It does not say how a number becomes a token, what norms the blocks have, the
+the embedding stabilizes the network. It does not say how a number becomes a token, what norms the blocks have, the
 ranges of a and b, or what the errors are. Chosen here: a number is embedded by a linear layer
 (:mod:`farfield.papers.p1._decoder`), a is uniform in [−1, 1] and b in [−0.1, 0.1], and the network predicts every
 number from those before it. At i = 1 nothing tells b, so errors are counted from i = 2.
@@ -127,7 +127,7 @@ def run(
         own = [copy.deepcopy(m).double() for m in done.models[k * seeds : (k + 1) * seeds]]
         samples.append(_follow(name, norms, embedding_norm, own, fresh, seen, factors, time_budget))
         progress(9 * epochs + epochs * (k + 1) // len(variants), total)
-    verdicts = [_learned(samples), *map(_far_field, samples), *_stabilised(samples, seen, last)]
+    verdicts = [_learned(samples), *map(_far_field, samples), *_stabilized(samples, seen, last)]
     numbers = {"factors": list(factors), **{s.name: _numbers(s) for s in samples}}
     figure = _figure(samples, fresh, seen, factors)
     return ExperimentResult(tuple(verdicts), numbers, figure, _table(samples, seen, factors))
@@ -242,7 +242,7 @@ def _far_field(s: _SeriesNetworks) -> ClaimVerdict:
     )
 
 
-def _stabilised(samples: Sequence[_SeriesNetworks], seen: int, last: int) -> list[ClaimVerdict]:
+def _stabilized(samples: Sequence[_SeriesNetworks], seen: int, last: int) -> list[ClaimVerdict]:
     """The paper's claim, read as: errors beyond what was seen are smaller, from true values and from predictions."""
     found = []
     for plain in (s for s in samples if not s.embedding_norm):
@@ -275,7 +275,7 @@ def _spread(values: Tensor) -> str:
 
 def _figure(samples: Sequence[_SeriesNetworks], fresh: Tensor, seen: int, factors: Sequence[float]) -> Figure:
     i = tuple(float(k) for k in range(1, fresh.shape[1]))
-    colours = {name: k for k, name in enumerate(dict.fromkeys(s.blocks for s in samples))}
+    colors = {name: k for k, name in enumerate(dict.fromkeys(s.blocks for s in samples))}
 
     def lines(name: str, x: Sequence[float], start: int = 0) -> list[Series]:
         made = []
@@ -290,7 +290,7 @@ def _figure(samples: Sequence[_SeriesNetworks], fresh: Tensor, seen: int, factor
                     low,
                     high,
                     style="dashed" if s.embedding_norm else "line",
-                    color=colours[s.blocks],
+                    color=colors[s.blocks],
                 )
             )
         return made
@@ -351,7 +351,7 @@ EXPERIMENT = Experiment(
     name="p1.series",
     description=(
         "A two-layer decoder with four heads of dimension 64 in all, trained to continue a + b·i for i ≤ 30 and "
-        "tested to i = 100: an LN after the embedding stabilises it."
+        "tested to i = 100: an LN after the embedding stabilizes it."
     ),
     settings={
         "variants": {

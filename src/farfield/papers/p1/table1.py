@@ -202,7 +202,7 @@ def _grows(name: str, found: Slopes, farthest: float) -> ClaimVerdict:
 
 def _bound_numbers(held: Bounds, outputs: Tensor, cases: Sequence[Case]) -> dict[str, Any]:
     """In Å: what is certified, and what was met."""
-    centre = torch.tensor([c.centre for c in cases], dtype=torch.float64)
+    center = torch.tensor([c.center for c in cases], dtype=torch.float64)
     spread = torch.tensor([c.spread for c in cases], dtype=torch.float64)
     limits = {
         "certified_lower": held.lower,
@@ -210,7 +210,7 @@ def _bound_numbers(held: Bounds, outputs: Tensor, cases: Sequence[Case]) -> dict
         "highest": outputs.amax(1),
         "certified_upper": held.upper,
     }
-    return {k: (centre + spread * v).tolist() for k, v in limits.items()} | {"methods": list(held.methods)}
+    return {k: (center + spread * v).tolist() for k, v in limits.items()} | {"methods": list(held.methods)}
 
 
 # ------------------------------------------------------------------ what is shown
@@ -221,7 +221,7 @@ def _histograms(models: Sequence[_Model], cases: Sequence[Case]) -> Panel:
     middles = digits((edges[1:] + edges[:-1]) / 2)
 
     def shares(values: Tensor) -> tuple[float, ...]:
-        angstrom = torch.cat([c.centre + c.spread * v for c, v in zip(cases, values, strict=True)])
+        angstrom = torch.cat([c.center + c.spread * v for c, v in zip(cases, values, strict=True)])
         places = torch.bucketize(angstrom, edges[1:-1])
         return digits(torch.bincount(places, minlength=len(middles)) / len(angstrom))
 

@@ -172,7 +172,7 @@ def _far_fields(
     return [
         far_field(
             name, models[k * count : (k + 1) * count], problem.x[: problem.near].double(),
-            time_budget=time_budget, directions=directions, farthest=farthest, centre=problem.centre,
+            time_budget=time_budget, directions=directions, farthest=farthest, center=problem.center,
             spread=problem.spread, seed=seed,
         )
         for k, name in enumerate(heads)
@@ -270,7 +270,7 @@ def _bounded(f: FarField) -> ClaimVerdict:
 def _caption(source: Backbone, rows: int, near: int, seeds: int, certified: int) -> str:
     return (
         f"Heads of two layers on frozen features of {rows:,} faces, {near:,} of them near ({source.title}). Mean of "
-        f"{seeds} seeds, each with its own split and initialisation; shades: 95% intervals of the mean. Dashed in "
+        f"{seeds} seeds, each with its own split and initialization; shades: 95% intervals of the mean. Dashed in "
         f"the first panel: P1. Last panel: {certified} heads of each kind, largest |age| over directions; dotted: "
         "certified."
     )
@@ -386,8 +386,8 @@ EXPERIMENT = Experiment(
         "within its certificate, and the standard one grows without limit. The paper's backbone is an ImageNet "
         "ResNet-18; here it is MobileNetV2 with its ImageNet weights, and beside it a ResNet-18 trained on "
         "Tiny-ImageNet: the claim is about the layers on top. The paper does not say how it scales: features "
-        "enter as the backbone gives them, and standardised by the near rows as a second setting; ages are "
-        "standardised."
+        "enter as the backbone gives them, and standardized by the near rows as a second setting; ages are "
+        "standardized."
     ),
     settings=SETTINGS,
     quick=QUICK,

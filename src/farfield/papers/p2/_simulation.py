@@ -36,9 +36,9 @@ Part = Literal["none", "layer", "mean_field"]
 
 @dataclass(frozen=True)
 class Layering:
-    """One layer of a random network: activation, centring, projection, and their order.
+    """One layer of a random network: activation, centering, projection, and their order.
 
-    ``order="post"`` is x ← project(centre(σ(gain·Wx))), P2's; ``"pre"`` is x ← σ(project(centre(gain·Wx))).
+    ``order="post"`` is x ← project(center(σ(gain·Wx))), P2's; ``"pre"`` is x ← σ(project(center(gain·Wx))).
     """
 
     sigma: str
@@ -156,11 +156,11 @@ def band(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Geometric mean over runs (first axis) and its 95% interval: t-interval of the logarithms."""
     runs = samples.shape[0]
     logs = torch.log(samples)
-    centre = logs.mean(0)
+    center = logs.mean(0)
     if runs < 2:
         return samples[0], samples[0], samples[0]
     half = student_quantile(0.975, runs - 1) * logs.std(0) / math.sqrt(runs)
-    return torch.exp(centre), torch.exp(centre - half), torch.exp(centre + half)
+    return torch.exp(center), torch.exp(center - half), torch.exp(center + half)
 
 
 def chance_level(n: int, width: int, strength: float, depth: int) -> Tensor:
@@ -213,8 +213,8 @@ def pair_numbers(first: Tensor, second: Tensor, names: tuple[str, str]) -> dict[
 
 def measured(label: str, samples: Tensor, color: int) -> Series:
     """A measured curve over layers 0, 1, … with its 95% band."""
-    centre, low, high = band(samples)
+    center, low, high = band(samples)
     layers = tuple(float(v) for v in range(samples.shape[1]))
     return Series(
-        label, layers, tuple(centre.tolist()), tuple(low.tolist()), tuple(high.tolist()), "line", color
+        label, layers, tuple(center.tolist()), tuple(low.tolist()), tuple(high.tolist()), "line", color
     )

@@ -34,9 +34,9 @@ in March. It was agreed to ask three firms for the price of a new one. A proposa
 off until the autumn, since four members were absent and nobody could say who would hold the keys.
 
 When light enters glass it slows down, and if it enters at an angle it turns. Blue light is slowed a little
-more than red, so a wedge of glass spreads white light into a band of colours. For a long time people
-believed that the glass added the colours. The test was simple: let one color alone pass through a second
-wedge, and look. It bent again, but no further colours came out of it.
+more than red, so a wedge of glass spreads white light into a band of colors. For a long time people
+believed that the glass added the colors. The test was simple: let one color alone pass through a second
+wedge, and look. It bent again, but no further colors came out of it.
 
 My grandfather kept a ledger of the weather for forty years, one line for every day, in a hand that grew
 smaller as paper grew dear. He wrote the wind, the rain in a jar by the gate, and the first day each spring

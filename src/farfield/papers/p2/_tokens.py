@@ -28,7 +28,7 @@ __all__ = [
     "through",
 ]
 
-PARTS = ("before", "centre", "project", "affine")
+PARTS = ("before", "center", "project", "affine")
 """Where a norm's gap is taken: at its input, and after each of its three parts."""
 
 
@@ -65,7 +65,7 @@ class Affine(nn.Module):
 
 
 class SplitNorm(nn.Module):
-    """A norm in its parts, each a module that can be looked at: nothing, centring, projection, affine.
+    """A norm in its parts, each a module that can be looked at: nothing, centering, projection, affine.
 
     LayerNorm, or RMSNorm, which does not center. A module of another library counts as RMSNorm by its name, and only
     if it computes one.
@@ -80,7 +80,7 @@ class SplitNorm(nn.Module):
         if eps is None and isinstance(weight, Tensor):
             eps = torch.finfo(weight.dtype).eps  # torch's own RMSNorm(eps=None)
         self.before = nn.Identity()
-        self.centre = Center() if isinstance(norm, nn.LayerNorm) else nn.Identity()
+        self.center = Center() if isinstance(norm, nn.LayerNorm) else nn.Identity()
         self.project = Project(float(eps or 0.0))
         self.affine = Affine(weight, getattr(norm, "bias", None))
         if not isinstance(norm, nn.LayerNorm):
@@ -88,7 +88,7 @@ class SplitNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (..., d) → (..., d)."""
-        value: Tensor = self.affine(self.project(self.centre(self.before(x))))
+        value: Tensor = self.affine(self.project(self.center(self.before(x))))
         return value
 
     @torch.no_grad()
@@ -147,7 +147,7 @@ class Norms:
     def raised(self, part: str) -> Tensor:
         """What a part adds to the gap, (texts, norms); ``"norm"`` is all of it, ``"plain"`` all but its affine."""
         first, last = {
-            "centre": (0, 1),
+            "center": (0, 1),
             "project": (1, 2),
             "affine": (2, 3),
             "plain": (0, 2),

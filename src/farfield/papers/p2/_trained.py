@@ -18,8 +18,8 @@ from farfield.nn import MLP, Center
 
 __all__ = ["PARTS", "Images", "Stages", "accuracy", "floor", "images", "network", "stages", "taken_apart"]
 
-PARTS = ("linear", "activation", "centring", "projection")
-"""What a layer does, in order: x ← project(centre(σ(Wx)))."""
+PARTS = ("linear", "activation", "centering", "projection")
+"""What a layer does, in order: x ← project(center(σ(Wx)))."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def images(name: str, *, rows: int | None, held_out: int, seed: int) -> Images:
     order = np.random.default_rng([seed, 0]).permutation(len(data.train.x))[:rows]
     others = np.random.default_rng([seed, 1]).permutation(len(data.id.x))[:held_out]
     x, apart = data.train.x[order], data.id.x[others]
-    axes = (0, 1, 2) if x.ndim == 4 else None  # all but the last, where there are colours
+    axes = (0, 1, 2) if x.ndim == 4 else None  # all but the last, where there are colors
     values = x.astype(np.float32)
     mean, spread = values.mean(axes), values.std(axes)
 
@@ -62,9 +62,9 @@ def network(features: int, activation: str, width: int | Sequence[int], depth: i
 
 
 def taken_apart(model: MLP) -> nn.Sequential:
-    """The hidden layers, with a centring of its own before each LayerNorm, which then only projects.
+    """The hidden layers, with a centering of its own before each LayerNorm, which then only projects.
 
-    LayerNorm centres what is centred already: the function is the same.
+    LayerNorm centers what is centered already: the function is the same.
     """
     parts: list[nn.Module] = []
     for module in list(model)[:-1]:
@@ -98,8 +98,8 @@ class Stages:
         return self.gaps[:, 3]
 
     def raised(self, part: str) -> Tensor:
-        """By how much ``"centring"``, ``"projection"`` or both (``"norm"``) raise the gap, (depth,)."""
-        before, after = {"centring": (1, 2), "projection": (2, 3), "norm": (1, 3)}[part]
+        """By how much ``"centering"``, ``"projection"`` or both (``"norm"``) raise the gap, (depth,)."""
+        before, after = {"centering": (1, 2), "projection": (2, 3), "norm": (1, 3)}[part]
         return self.gaps[:, after] - self.gaps[:, before]
 
 
@@ -110,7 +110,7 @@ def stages(model: MLP, batch: Tensor) -> Stages:
     widths = [m.out_features for m in list(model)[:-1] if isinstance(m, nn.Linear)]
     if len(batch) >= min(widths):
         raise InvalidValueError(
-            f"{len(batch)} rows centred in {min(widths)} dimensions always have a gap of ∞: take fewer rows."
+            f"{len(batch)} rows centered in {min(widths)} dimensions always have a gap of ∞: take fewer rows."
         )
     apart = taken_apart(model).to(torch.float64)
     x = batch.double()

@@ -1,4 +1,4 @@
-"""With and without centring: an activation with a mean keeps its samples aligned unless the mean is removed.
+"""With and without centering: an activation with a mean keeps its samples aligned unless the mean is removed.
 
 Run: ``farfield reproduce p2.centering``
 """
@@ -24,7 +24,7 @@ def run(
     degeneracy: float,
     runs: int,
 ) -> ExperimentResult:
-    """Gap through depth, projection always on, centring on and off."""
+    """Gap through depth, projection always on, centering on and off."""
     layerings = [Layering(a, center=c) for a in activations for c in ("layer", "none")]
     traces = simulate(
         layerings,
@@ -42,7 +42,7 @@ def run(
         panels.append(
             Panel(
                 name, "layer ℓ", "isometry gap −log I",
-                (measured("with centring", with_, 0), measured("without centring", without, 1)), y_scale="log",
+                (measured("with centering", with_, 0), measured("without centering", without, 1)), y_scale="log",
             )
         )  # fmt: skip
         a, b = float(band(with_)[0][-1]), float(band(without)[0][-1])
@@ -50,7 +50,7 @@ def run(
         if offset == 0.0:
             verdicts.append(
                 ClaimVerdict(
-                    f"{name} (mean zero): centring makes no difference, within 10% at layer {depth}",
+                    f"{name} (mean zero): centering makes no difference, within 10% at layer {depth}",
                     abs(a / b - 1.0) < 0.1,
                     f"with {a:.3g}, without {b:.3g}",
                 )
@@ -58,19 +58,19 @@ def run(
         else:
             verdicts.append(
                 ClaimVerdict(
-                    f"{name} (mean {offset:.3g}): without centring the gap at layer {depth} is over 5 times larger",
+                    f"{name} (mean {offset:.3g}): without centering the gap at layer {depth} is over 5 times larger",
                     b >= 5.0 * a,
                     f"with {a:.3g}, without {b:.3g}",
                 )
             )
         numbers[name] = {"with": band(with_)[0].tolist(), "without": band(without)[0].tolist()}
     caption = f"n = {n}, width {width}, projection on, {runs} runs, 95% bands."
-    return ExperimentResult(tuple(verdicts), numbers, Figure("Centring", tuple(panels), caption))
+    return ExperimentResult(tuple(verdicts), numbers, Figure("Centering", tuple(panels), caption))
 
 
 EXPERIMENT = Experiment(
     name="p2.centering",
-    description="Projection alone is not enough: without centring, activations with a mean keep the gap.",
+    description="Projection alone is not enough: without centering, activations with a mean keep the gap.",
     settings={
         "activations": ["relu", "tanh", "sigmoid", "exp"],
         "n": 10, "width": 1000, "depth": 30, "degeneracy": 100.0, "runs": 10,

@@ -1,4 +1,4 @@
-"""Isometry gap through the layers of networks on CIFAR-10, at initialisation and after training.
+"""Isometry gap through the layers of networks on CIFAR-10, at initialization and after training.
 
 Run: ``farfield reproduce p2.fig2``
 """
@@ -26,7 +26,7 @@ from farfield.report import Figure, Panel, Series
 
 Measured: TypeAlias = "dict[int, tuple[tuple[Stages, ...], ...]]"
 """By the number of rows in a Gram matrix: for every network its held-out batches."""
-TIMES = ("initialisation", "trained")
+TIMES = ("initialization", "trained")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def run(
         wide[name] = {n: _untrained(name, own, wider, depth, seeds) for n, own in held_out.items()}
         progress((k + 1) * (epochs + 1), total)
     caption = (
-        f"Held-out images of CIFAR-10 through {depth} layers of {width}: linear, activation, centring, projection "
+        f"Held-out images of CIFAR-10 through {depth} layers of {width}: linear, activation, centering, projection "
         f"(points: the outputs of LayerNorm); {' or '.join(map(str, compared))} rows in a Gram matrix. {runs} "
         f"networks for each activation, trained on {len(data.x):,} images for {epochs} epochs, SGD at {lr:g}, "
         f"batches of {batch_size}, products in {precision}; {batches} batches each. Bands: "
@@ -205,7 +205,7 @@ def _norm_verdicts(what: str, networks: Sequence[Sequence[Stages]]) -> list[Clai
     batches = [batch for own in networks for batch in own]
     ends = [torch.stack([torch.stack([b.norms[k] for b in own]).mean() for own in networks]) for k in (0, -1)]
     rise = {
-        part: torch.stack([b.raised(part) for b in batches]) for part in ("projection", "norm", "centring")
+        part: torch.stack([b.raised(part) for b in batches]) for part in ("projection", "norm", "centering")
     }
     up = {part: int((value > 1e-9).sum()) for part, value in rise.items()}
     norms = torch.stack([b.norms for b in batches])
@@ -223,7 +223,7 @@ def _norm_verdicts(what: str, networks: Sequence[Sequence[Stages]]) -> list[Clai
             f"{what}: no LayerNorm raises the gap",
             up["norm"] == 0,
             f"{up['norm']} of {count} do; change between {_range(rise['norm'])}; of its centrings alone, which may, "
-            f"{up['centring']} do",
+            f"{up['centering']} do",
         ),
         ClaimVerdict(
             f"{what}: the gap after the last LayerNorm is below that after the first, in every batch",
@@ -280,8 +280,8 @@ EXPERIMENT = Experiment(
     name="p2.fig2",
     description=(
         "Isometry through an MLP on CIFAR-10, ten layers of 1000 with LayerNorm, batches of 512, SGD at 0.01, before "
-        "and after training: normalisation raises isometry at every layer, at initialisation and after training. "
-        "Proved is that for the projection alone; LayerNorm also centres, and both parts are shown. Here five "
+        "and after training: normalization raises isometry at every layer, at initialization and after training. "
+        "Proved is that for the projection alone; LayerNorm also centers, and both parts are shown. Here five "
         "networks for each of the seven activations of Figure 7, five epochs over all 50,000 training images, "
         "products in bfloat16; gaps are measured in float64 on held-out images."
     ),

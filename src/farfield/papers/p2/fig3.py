@@ -1,4 +1,4 @@
-"""Isometry gap of normalised random networks through depth, beside what theory says.
+"""Isometry gap of normalized random networks through depth, beside what theory says.
 
 Run: ``farfield reproduce p2.fig3``
 """
@@ -118,7 +118,7 @@ def run(
 
 EXPERIMENT = Experiment(
     name="p2.fig3",
-    description="Normalised random networks lose their isometry gap exponentially in depth; Theorem 4 beside it.",
+    description="Normalized random networks lose their isometry gap exponentially in depth; Theorem 4 beside it.",
     settings={
         "activations": ["relu", "tanh", "sigmoid"],
         "n": 100, "width": 5000, "depth": 30, "degeneracy": 100.0, "runs": 10, "sampler": "law",

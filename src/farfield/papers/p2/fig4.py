@@ -51,7 +51,7 @@ def run(
         worst = float(ratio.mean(0).abs().max())
         verdicts.append(
             ClaimVerdict(
-                f"{name}: centring by c₀ gives the gap of centring by the mean within a factor 1.5 at every layer",
+                f"{name}: centering by c₀ gives the gap of centering by the mean within a factor 1.5 at every layer",
                 worst < math.log(1.5),
                 f"largest factor over layers {math.exp(worst):.3f}, while the gap falls by a factor "
                 f"{float(band(layer)[0][0] / band(layer)[0][-1]):.3g}",
@@ -60,7 +60,7 @@ def run(
         numbers[name] = {"mean": band(layer)[0].tolist(), "constant": band(constant)[0].tolist()}
     caption = f"n = {n}, width {width}, projection by layer statistics, {runs} runs, 95% bands."
     return ExperimentResult(
-        tuple(verdicts), numbers, Figure("Centring by mean or by constant", tuple(panels), caption)
+        tuple(verdicts), numbers, Figure("Centering by mean or by constant", tuple(panels), caption)
     )
 
 

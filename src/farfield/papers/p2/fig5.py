@@ -1,4 +1,4 @@
-"""With and without projection, after centring by the mean-field constant.
+"""With and without projection, after centering by the mean-field constant.
 
 Run: ``farfield reproduce p2.fig5``
 """
@@ -25,7 +25,7 @@ def run(
     degeneracy: float,
     runs: int,
 ) -> ExperimentResult:
-    """Gap through depth, mean-field centring always on, projection on and off."""
+    """Gap through depth, mean-field centering always on, projection on and off."""
     layerings = [Layering(a, center="mean_field", project=p) for a in activations for p in ("layer", "none")]
     traces = simulate(
         layerings,
@@ -58,13 +58,13 @@ def run(
             )
         )
         numbers[name] = {"with": band(with_)[0].tolist(), "without": band(without)[0].tolist()}
-    caption = f"n = {n}, width {width}, centred by c₀, {runs} runs, 95% bands."
+    caption = f"n = {n}, width {width}, centered by c₀, {runs} runs, 95% bands."
     return ExperimentResult(tuple(verdicts), numbers, Figure("Projection", tuple(panels), caption))
 
 
 EXPERIMENT = Experiment(
     name="p2.fig5",
-    description="Centring alone is not enough: without projection the pre-activations drift off unit variance.",
+    description="Centering alone is not enough: without projection the pre-activations drift off unit variance.",
     settings={
         "activations": ["relu", "tanh", "sigmoid", "exp"],
         "n": 10, "width": 1000, "depth": 30, "degeneracy": 10.0, "runs": 10,

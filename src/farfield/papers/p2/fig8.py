@@ -20,7 +20,7 @@ def run(
     progress: Progress,
     seed: int,
     activations: Sequence[str],
-    self_normalised: Sequence[str],
+    self_normalized: Sequence[str],
     ordered: str,
     n: int,
     width: int,
@@ -49,7 +49,7 @@ def run(
                 (measured("offset and scale", constant.gap, 0), measured("LayerNorm", layer.gap, 1)), y_scale="log",
             )
         )  # fmt: skip
-        verdicts.append(_self_normalised(name, name in self_normalised, constant.gap, layer.gap, depth))
+        verdicts.append(_self_normalized(name, name in self_normalized, constant.gap, layer.gap, depth))
         numbers[name] = pair_numbers(constant.gap, layer.gap, ("offset and scale", "LayerNorm"))
     post, pre = (t.gap for t in traces[2 * count :])
     panels.append(
@@ -61,7 +61,7 @@ def run(
     a, b = float(band(post)[0][-1]), float(band(pre)[0][-1])
     verdicts.append(
         ClaimVerdict(
-            f"(b) {ordered}: normalising after the activation ends with a gap at least 5 times smaller after {depth} "
+            f"(b) {ordered}: normalizing after the activation ends with a gap at least 5 times smaller after {depth} "
             "layers",
             5.0 * a <= b,
             f"LN after σ: {a:.3g}; σ after LN: {b:.3g}",
@@ -70,19 +70,20 @@ def run(
     numbers["order"] = pair_numbers(post, pre, ("LN after σ", "σ after LN"))
     caption = (
         f"n = {n}, width {width}, {runs} runs, 95% bands. (a): c₀ subtracted and divided by √σ̄(1), both constants of "
-        "the activation, beside centring and projection by the layer's statistics. (b): order of activation and norm."
+        "the activation, beside centering and projection by the layer's statistics. (b): order of activation and "
+        "norm."
     )
     return ExperimentResult(
-        tuple(verdicts), numbers, Figure("Self-normalisation, and order", tuple(panels), caption, columns=3)
+        tuple(verdicts), numbers, Figure("Self-normalization, and order", tuple(panels), caption, columns=3)
     )
 
 
-def _self_normalised(name: str, wanted: bool, constant: Tensor, layer: Tensor, depth: int) -> ClaimVerdict:
+def _self_normalized(name: str, wanted: bool, constant: Tensor, layer: Tensor, depth: int) -> ClaimVerdict:
     ends = paired(constant, layer)
     text = ends.words("offset and scale", "LayerNorm")
     if wanted:
         return ClaimVerdict(
-            f"(a) {name} normalises itself: with offset and scale alone the gap at layer {depth} is within a factor "
+            f"(a) {name} normalizes itself: with offset and scale alone the gap at layer {depth} is within a factor "
             "1.5 of LayerNorm's",
             ends.lost == (0, 0) and abs(math.log(ends.first / ends.second)) < math.log(1.5),
             text,
@@ -98,11 +99,11 @@ def _self_normalised(name: str, wanted: bool, constant: Tensor, layer: Tensor, d
 EXPERIMENT = Experiment(
     name="p2.fig8",
     description=(
-        "(a) Self-normalising activations (SELU, tanh) reach isometry with offset and scale alone, ReLU needs the "
+        "(a) Self-normalizing activations (SELU, tanh) reach isometry with offset and scale alone, ReLU needs the "
         "norm; (b) the norm orthogonalises only if it comes after the activation, where there is a mean to remove."
     ),
     settings={
-        "activations": ["relu", "tanh", "selu", "sigmoid", "exp"], "self_normalised": ["tanh", "selu", "sigmoid"],
+        "activations": ["relu", "tanh", "selu", "sigmoid", "exp"], "self_normalized": ["tanh", "selu", "sigmoid"],
         "ordered": "relu", "n": 10, "width": 1000, "depth": 30, "degeneracy": 10.0, "runs": 10,
     },
     quick={"width": 256, "depth": 10, "runs": 3},

@@ -1,4 +1,4 @@
-"""Mean-field constants against Xavier's initialisation with the gain that is usual for the activation.
+"""Mean-field constants against Xavier's initialization with the gain that is usual for the activation.
 
 Run: ``farfield reproduce p2.figC3``
 """
@@ -55,7 +55,7 @@ def run(
         ends[name] = paired(constant.gap, xavier.gap)
         verdicts.append(
             ClaimVerdict(
-                f"{name}: the mean-field constants end with a smaller gap than Xavier's initialisation after {depth} "
+                f"{name}: the mean-field constants end with a smaller gap than Xavier's initialization after {depth} "
                 "layers",
                 ends[name].lost[0] == 0 and ends[name].first < ends[name].second,
                 ends[name].words("mean field", "Xavier"),
@@ -100,7 +100,7 @@ def run(
 EXPERIMENT = Experiment(
     name="p2.figC3",
     description=(
-        "Offset and scale from the Hermite expansion improve isometry over Xavier's initialisation, for all "
+        "Offset and scale from the Hermite expansion improve isometry over Xavier's initialization, for all "
         "activations as the paper has it, most for ReLU and leaky ReLU, whose offset Xavier's gain does not correct."
     ),
     settings={

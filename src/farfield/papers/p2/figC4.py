@@ -1,4 +1,4 @@
-"""Isometry gap at initialisation through networks whose layers differ in width, on MNIST and CIFAR-10.
+"""Isometry gap at initialization through networks whose layers differ in width, on MNIST and CIFAR-10.
 
 Run: ``farfield reproduce p2.figC4``
 """
@@ -44,9 +44,9 @@ def run(
                 progress(done, total)
             found[dataset, shape] = own
     caption = (
-        f"{activation} with LayerNorm at initialisation, {n} training images in a batch; geometric mean and 95% "
+        f"{activation} with LayerNorm at initialization, {n} training images in a batch; geometric mean and 95% "
         f"interval of {runs} runs with weights and images of their own. Between two layers: after the linear map, "
-        "the activation, the centring; points: after LayerNorm. "
+        "the activation, the centering; points: after LayerNorm. "
         + "; ".join(f"{shape}: {', '.join(map(str, widths))}" for shape, widths in shapes.items())
         + "."
     )
@@ -118,7 +118,7 @@ def _numbers(own: Sequence[Stages]) -> dict[str, Any]:
 EXPERIMENT = Experiment(
     name="p2.figC4",
     description=(
-        "The isometry gap falls through a ReLU network with LayerNorm at initialisation also where the widths of its "
+        "The isometry gap falls through a ReLU network with LayerNorm at initialization also where the widths of its "
         "layers vary, on batches of MNIST and CIFAR-10: five layers of constant, growing, shrinking and alternating "
         "width. Here ten runs with batches of 100 images; nothing is trained."
     ),

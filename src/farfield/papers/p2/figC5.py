@@ -24,7 +24,7 @@ PLACEMENT = {
     "gpt_neo": "pre-LN",
     "llama": "pre-RMSNorm",
 }
-_WORDS = {"centre": "centring", "project": "projection", "affine": "affine"}
+_WORDS = {"center": "centering", "project": "projection", "affine": "affine"}
 
 
 def run(*, progress: Progress, seed: int, model: str, texts: int, tokens: int) -> ExperimentResult:
@@ -163,7 +163,7 @@ def _table(norms: Norms, kind: str) -> Table:
         mean, half = mean_interval(norms.raised("norm")[:, k])
         rows.append((name, *digits(means[k]), f"{float(mean):+.3f} ± {float(half):.3f}"))
     return Table(
-        (f"{kind}, pretrained", "gap before", "centred", "projected", "after", "change"), tuple(rows)
+        (f"{kind}, pretrained", "gap before", "centered", "projected", "after", "change"), tuple(rows)
     )
 
 
@@ -171,10 +171,10 @@ EXPERIMENT = Experiment(
     name="p2.figC5",
     description=(
         "In the last six blocks of GPT-2 every LayerNorm raises the isometry of tokens. Here the model is "
-        "all-MiniLM-L6-v2, a post-LN BERT of six blocks: its norms take the sum of a stream that was normalised a "
+        "all-MiniLM-L6-v2, a post-LN BERT of six blocks: its norms take the sum of a stream that was normalized a "
         "moment ago and one sublayer, where GPT-2's, pre-LN, take a stream that has grown since the input. Another "
         "folder of transformers is a setting away. Proved is the statement for the projection alone, not for the "
-        "centring before it nor for the affine map behind it: all three are measured, with fresh weights beside."
+        "centering before it nor for the affine map behind it: all three are measured, with fresh weights beside."
     ),
     settings={"model": "all-MiniLM-L6-v2", "texts": 8, "tokens": 80},
     quick={"texts": 2, "tokens": 24},

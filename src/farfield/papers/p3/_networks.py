@@ -44,7 +44,7 @@ class Convolutions(nn.Module):
     activation
         Whether ReLU follows the norms. Without it nothing but the norms bends.
     seed
-        Of the initialisation, torch's own: the same for every size of groups.
+        Of the initialization, torch's own: the same for every size of groups.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
     size
         Features in a group of the norms; 0 for LayerNorm.
     seed
-        Of the initialisation, torch's own: the same for every size of groups.
+        Of the initialization, torch's own: the same for every size of groups.
 
     Examples
     --------

@@ -48,7 +48,7 @@ class RandomLabels:
 
 
 def shrunk(images: np.ndarray, size: int) -> Tensor:
-    """Means over blocks of pixels, (n, features) in [0, 1]: greyscale (n, h, w) or color (n, h, w, 3), uint8.
+    """Means over blocks of pixels, (n, features) in [0, 1]: grayscale (n, h, w) or color (n, h, w, 3), uint8.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def shrunk(images: np.ndarray, size: int) -> Tensor:
 
 
 def whitened(x: Tensor) -> Tensor:
-    """Centred, and mapped linearly such that all directions have variance 1; directions without any stay 0.
+    """Centered, and mapped linearly such that all directions have variance 1; directions without any stay 0.
 
     The map is linear, and invertible on the directions that vary: a network that begins with a linear layer
     can express what it could before.
@@ -87,7 +87,7 @@ def linear_accuracy(x: Tensor, y: Tensor, classes: int = CLASSES) -> dict[str, f
     """Training accuracy of two linear classifiers, each at the minimum of its loss, and what shows that it is.
 
     Softmax regression by up to 1000 steps of L-BFGS in float64, and least squares on indicators in closed form.
-    Accuracy itself can't be maximised in reasonable time: another linear classifier may do a little better.
+    Accuracy itself can't be maximized in reasonable time: another linear classifier may do a little better.
 
     Returns
     -------

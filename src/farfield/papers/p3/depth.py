@@ -59,18 +59,18 @@ def run(
     seed: int,
     scratch: Path,
     sizes: Mapping[str, Mapping[str, Sequence[int]]],
-    labellings: int,
+    labelings: int,
     dimensions: int,
 ) -> ExperimentResult:
-    """Build for every rule, number of labels and m, several random labellings each."""
+    """Build for every rule, number of labels and m, several random labelings each."""
     todo = [
         (rule, int(classes), m, k)
         for rule, of_rule in sizes.items()
         for classes, ms in of_rule.items()
         for m in ms
-        for k in range(labellings)
+        for k in range(labelings)
     ]
-    store = Checkpoint(scratch, fingerprint("depth", seed, sizes, labellings, dimensions))
+    store = Checkpoint(scratch, fingerprint("depth", seed, sizes, labelings, dimensions))
     kept: list[dict[str, Any]] = (store.load("built") or {}).get("rows", [])
     saved = time.monotonic()
     for rule, classes, m, k in todo[len(kept) :]:
@@ -84,7 +84,7 @@ def run(
     built = [Built(**row) for row in kept]
     progress(len(todo), len(todo))
     return ExperimentResult(
-        tuple(_verdicts(built)), {"problems": kept}, _figure(built, labellings, dimensions), _table(built)
+        tuple(_verdicts(built)), {"problems": kept}, _figure(built, labelings, dimensions), _table(built)
     )
 
 
@@ -96,7 +96,7 @@ def _verdicts(built: Sequence[Built]) -> list[ClaimVerdict]:
     paper = [b for b in built if b.rule == "paper" and b.m <= 100]
     found.append(
         ClaimVerdict(
-            "the paper's rule: every labelling tried up to m = 100 is classified perfectly in float64",
+            "the paper's rule: every labeling tried up to m = 100 is classified perfectly in float64",
             all(b.right for b in paper),
             f"{sum(b.right for b in paper)} of {len(paper)} problems, {_words({b.classes for b in paper})} labels; "
             f"most digits needed {max(b.needed for b in paper)}",
@@ -112,7 +112,7 @@ def _verdicts(built: Sequence[Built]) -> list[ClaimVerdict]:
     fold = [b for b in built if b.rule == "fold" and b.classes == 2 and b.m <= 200]
     found.append(
         ClaimVerdict(
-            f"the fold rule, two labels: every labelling tried up to m = {max(b.m for b in fold)} is classified "
+            f"the fold rule, two labels: every labeling tried up to m = {max(b.m for b in fold)} is classified "
             "perfectly in float64",
             all(b.right for b in fold),
             f"{sum(b.right for b in fold)} of {len(fold)} problems; most digits needed {max(b.needed for b in fold)}",
@@ -130,7 +130,7 @@ def _verdicts(built: Sequence[Built]) -> list[ClaimVerdict]:
     many = [b for b in built if b.rule == "fold" and b.classes > 2]
     found.append(
         ClaimVerdict(
-            "the fold rule, more labels: every labelling tried up to "
+            "the fold rule, more labels: every labeling tried up to "
             f"m = {max(b.m for b in many)} is classified perfectly in float64, with depth at most m − 2",
             all(b.right and b.depth <= b.m - 2 for b in many),
             f"{sum(b.right for b in many)} of {len(many)} problems, {_words({b.classes for b in many})} labels; "
@@ -173,7 +173,7 @@ def _grouped(built: Sequence[Built]) -> dict[tuple[str, int], dict[int, list[Bui
     return groups
 
 
-def _figure(built: Sequence[Built], labellings: int, dimensions: int) -> Figure:
+def _figure(built: Sequence[Built], labelings: int, dimensions: int) -> Figure:
     groups = _grouped(built)
     few = min(b.classes for b in built)
     panels = []
@@ -194,7 +194,7 @@ def _figure(built: Sequence[Built], labellings: int, dimensions: int) -> Figure:
         Panel("precision", "points m", "decimal digits needed", (*needed, *limits), y_range=(0.0, 17.0))
     )
     caption = (
-        f"Random points in {dimensions} dimensions with random labels, {labellings} problems for every m: mean, "
+        f"Random points in {dimensions} dimensions with random labels, {labelings} problems for every m: mean, "
         "with the smallest and the largest. Digits needed: measured by rounding weights and arithmetic to fewer."
     )
     return Figure("Depth of a network of width 3 without activation", tuple(panels), caption, columns=3)
@@ -248,10 +248,10 @@ EXPERIMENT = Experiment(
                 "10": [12, 20, 30, 50, 70, 100],
             },
         },
-        "labellings": 5, "dimensions": 3,
+        "labelings": 5, "dimensions": 3,
     },
     quick={
-        "sizes": {"paper": {"2": [5, 12], "3": [8]}, "fold": {"2": [5, 12], "3": [8]}}, "labellings": 1,
+        "sizes": {"paper": {"2": [5, 12], "3": [8]}, "fold": {"2": [5, 12], "3": [8]}}, "labelings": 1,
     },
     paper_size={},
     run=run,

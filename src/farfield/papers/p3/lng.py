@@ -126,9 +126,9 @@ def _tasks(
     cifar, mnist = load("cifar10"), load("mnist")
     color = torch.cat([shrunk(cifar.train.x[:pool], 16), shrunk(cifar.id.x[:test], 16)])
     color = ((color - 0.47) / 0.25).reshape(-1, 3, 16, 16)
-    grey = torch.cat([shrunk(mnist.train.x[:pool], 14), shrunk(mnist.id.x[:test], 14)])
-    grey = ((grey - 0.13) / 0.3).reshape(-1, 14, 14)
-    colours, greys = (
+    gray = torch.cat([shrunk(mnist.train.x[:pool], 14), shrunk(mnist.id.x[:test], 14)])
+    gray = ((gray - 0.13) / 0.3).reshape(-1, 14, 14)
+    colors, greys = (
         torch.from_numpy(np.concatenate([d.train.y[:pool], d.id.y[:test]])) for d in (cifar, mnist)
     )
 
@@ -136,10 +136,10 @@ def _tasks(
         return lambda size, s: Convolutions((first, second, third), size=size, activation=activation, seed=s)
 
     return [
-        _ImageTask("convolutions, ReLU", convolutions(True), color, colours, rows, test),
-        _ImageTask("convolutions, no activation", convolutions(False), color, colours, rows, test),
+        _ImageTask("convolutions, ReLU", convolutions(True), color, colors, rows, test),
+        _ImageTask("convolutions, no activation", convolutions(False), color, colors, rows, test),
         _ImageTask(
-            "transformer", lambda size, s: Encoder(14, 14, size=size, seed=s, **encoder), grey, greys, rows, test
+            "transformer", lambda size, s: Encoder(14, 14, size=size, seed=s, **encoder), gray, greys, rows, test
         ),
     ]  # fmt: skip
 

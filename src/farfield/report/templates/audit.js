@@ -1,6 +1,6 @@
 "use strict";
 (function () {
-  // The box under the pointer or the keyboard: its facts below the drawing, its arrows in another colour.
+  // The box under the pointer or the keyboard: its facts below the drawing, its arrows in another color.
   var caption = document.getElementById("box-caption");
   var boxes = Array.prototype.slice.call(document.querySelectorAll("svg .box"));
   var links = document.querySelectorAll("svg .link");

@@ -75,7 +75,7 @@ def bilinear_image(
         open_a, open_b = ((torch.isinf(x.lo) | torch.isinf(x.hi)).to(torch.float64) for x in (a, b))
         opened = apply(open_a, moves_b) + apply(moves_a, open_b) > 0.5
         a, b = (_closed(x) for x in (a, b))
-    (ca, ra), (cb, rb) = _centred(a), _centred(b)
+    (ca, ra), (cb, rb) = _centered(a), _centered(b)
     error = gamma(terms + 6)
     middle = apply(ca, cb)
     ra = ra + error * ca.abs()
@@ -92,8 +92,8 @@ def _closed(x: Interval) -> Interval:
     return Interval(torch.where(keep, x.lo, 0.0), torch.where(keep, x.hi, 0.0))
 
 
-def _centred(x: Interval) -> tuple[Tensor, Tensor]:
+def _centered(x: Interval) -> tuple[Tensor, Tensor]:
     if x.lo is x.hi:
         return x.lo, torch.zeros_like(x.lo)
-    centre = x.lo / 2 + x.hi / 2
-    return centre, up(torch.maximum(up(x.hi - centre), up(centre - x.lo)).clamp_min(0.0))
+    center = x.lo / 2 + x.hi / 2
+    return center, up(torch.maximum(up(x.hi - center), up(center - x.lo)).clamp_min(0.0))

@@ -34,12 +34,12 @@ from farfield.certify.intervals._registry import Place, interval_rule
 from farfield.certify.intervals.rules.bilinear import total
 from farfield.certify.intervals.rules.transcendental import root
 
-__all__ = ["centred_bound", "deviations", "others"]
+__all__ = ["centered_bound", "deviations", "others"]
 
 INF = math.inf
 
 
-def centred_bound(count: int, correction: float = 0.0) -> float:
+def centered_bound(count: int, correction: float = 0.0) -> float:
     """Largest |ẑ_i| of a centered row of n entries scaled to (corrected) unit variance: √((n−1)(n−c)/n)."""
     return math.sqrt(max(0.0, (count - 1) * (count - correction) / count)) * (1.0 + 2.0**-50)
 
@@ -76,7 +76,7 @@ def deviations(x: Interval) -> Interval:
     return inflate(Interval(lo, hi), size)
 
 
-def _stabilised(squares: Interval, place: Place, eps: float, mode: str) -> Interval:
+def _stabilized(squares: Interval, place: Place, eps: float, mode: str) -> Interval:
     """√(v + ε), √v + ε or max(√v, ε), and never 0."""
     if mode == "inside":
         result = root(add(squares, point(eps)))
@@ -90,7 +90,7 @@ def _stabilised(squares: Interval, place: Place, eps: float, mode: str) -> Inter
     return result
 
 
-def _normalised(
+def _normalized(
     place: Place,
     t: Interval,
     denominator: Callable[[Interval], Interval],
@@ -148,12 +148,12 @@ def _rows(x: Interval, dims: tuple[int, ...]) -> tuple[Interval, Callable[[Inter
     return laid.map(lambda end: end.reshape(*kept, -1)), restore
 
 
-def _standardised(place: Place, rows: Interval, eps: float, mode: str, correction: float) -> Interval:
+def _standardized(place: Place, rows: Interval, eps: float, mode: str, correction: float) -> Interval:
     """Centered rows over their deviation."""
     count = rows.shape[-1]
     if count <= correction:
         raise place.refuse(f"a variance over {count} entries with correction {correction:g} is 0/0")
-    bound = centred_bound(count, correction)
+    bound = centered_bound(count, correction)
     if count == 1:
         return spread(0.0, 0.0, rows.shape)
     free = ~(torch.isfinite(rows.lo) & torch.isfinite(rows.hi)).all(-1)
@@ -164,10 +164,10 @@ def _standardised(place: Place, rows: Interval, eps: float, mode: str, correctio
     divisor = point(count - correction)
 
     def denominator(squares: Interval) -> Interval:
-        return _stabilised(divide(squares, divisor), place, eps, mode)
+        return _stabilized(divide(squares, divisor), place, eps, mode)
 
     # The others sum to −t, so their squares to at least t²/(n − 1); that is what the image bound says.
-    return _normalised(place, t, denominator, terms, bound, eps)
+    return _normalized(place, t, denominator, terms, bound, eps)
 
 
 def _affine(place: Place, value: Interval, weight: Interval | None, bias: Interval | None) -> Interval:
@@ -179,7 +179,7 @@ def _affine(place: Place, value: Interval, weight: Interval | None, bias: Interv
 def _layer_norm(place: Place) -> Interval:
     a = place.attributes
     rows, restore = _rows(place.interval(0), tuple(a["dim"]))
-    value = _standardised(
+    value = _standardized(
         place, rows, float(a["eps"]), str(a.get("eps_mode", "inside")), float(a.get("correction", 0))
     )
     return _affine(place, restore(value), place.optional(1), place.optional(2))
@@ -193,9 +193,9 @@ def _rms_norm(place: Place) -> Interval:
     bound = math.sqrt(rows.shape[-1]) * (1.0 + 2.0**-50)
 
     def denominator(squares: Interval) -> Interval:
-        return _stabilised(divide(squares, count), place, eps, str(a.get("eps_mode", "inside")))
+        return _stabilized(divide(squares, count), place, eps, str(a.get("eps_mode", "inside")))
 
-    value = _normalised(place, rows, denominator, square(rows), bound, eps)
+    value = _normalized(place, rows, denominator, square(rows), bound, eps)
     return _affine(place, restore(value), place.optional(1), None)
 
 
@@ -212,14 +212,14 @@ def _l2_normalize(place: Place) -> Interval:
 
     def denominator(sums: Interval) -> Interval:
         if p == 2.0:
-            return _stabilised(sums, place, eps, mode)
+            return _stabilized(sums, place, eps, mode)
         lo, hi = sums.lo.pow(1.0 / p), sums.hi.pow(1.0 / p)
         size = Interval(down(lo * (1 - 2.0**-48)).clamp_min(0.0), up(hi * (1 + 2.0**-48)))
         if mode == "outside":
             return add(size, point(eps))
         return Interval(size.lo.clamp_min(eps), size.hi.clamp_min(eps))
 
-    value = _normalised(place, rows, denominator, _own(place, rows), 1.0 + 2.0**-50, eps)
+    value = _normalized(place, rows, denominator, _own(place, rows), 1.0 + 2.0**-50, eps)
     return restore(value)
 
 
@@ -231,7 +231,7 @@ def _group_norm(place: Place) -> Interval:
 def _grouped(place: Place, groups: int) -> Interval:
     x = place.interval(0)
     rows = x.map(lambda end: end.reshape(end.shape[0], groups, -1))
-    value = _standardised(place, rows, float(place.attributes["eps"]), "inside", 0.0)
+    value = _standardized(place, rows, float(place.attributes["eps"]), "inside", 0.0)
     value = value.map(lambda end: end.reshape(x.shape))
     return _affine(place, value, _channels(place, 1), _channels(place, 2))
 
@@ -256,7 +256,7 @@ def _batch_norm(place: Place) -> Interval:
         return _running(place)
     x = place.interval(0)
     rows, restore = _rows(x, tuple(d for d in range(x.lo.ndim) if d != 1))
-    value = _standardised(place, rows, float(place.attributes["eps"]), "inside", 0.0)
+    value = _standardized(place, rows, float(place.attributes["eps"]), "inside", 0.0)
     return _affine(place, restore(value), _channels(place, 1), _channels(place, 2))
 
 
@@ -285,9 +285,9 @@ def variance(rows: Interval, count_less: float) -> Interval:
     squares about any one point, here the mean of the centers.
     """
     low = total(square(deviations(rows)), (rows.lo.ndim - 1,))
-    centre = (rows.lo / 2 + rows.hi / 2).mean(-1, keepdim=True)
-    finite = torch.isfinite(centre)
-    about = square(sub(rows, point(torch.where(finite, centre, 0.0))))
+    center = (rows.lo / 2 + rows.hi / 2).mean(-1, keepdim=True)
+    finite = torch.isfinite(center)
+    about = square(sub(rows, point(torch.where(finite, center, 0.0))))
     high = total(about, (rows.lo.ndim - 1,))
     squares = Interval(low.lo, torch.minimum(low.hi, torch.where(finite.squeeze(-1), high.hi, INF)))
     return divide(squares, point(count_less))

@@ -14,7 +14,7 @@ from farfield.certify.intervals._registry import Place, interval_rule, register_
 __all__ = ["root"]
 
 INF = math.inf
-LGAMMA_MINIMISER, LGAMMA_MINIMUM = 1.4616321449683623, -0.12148629053584962
+LGAMMA_MINIMIZER, LGAMMA_MINIMUM = 1.4616321449683623, -0.12148629053584962
 FARTHEST_ANGLE = 2.0**40
 """Beyond it, whole periods are not counted."""
 
@@ -159,7 +159,7 @@ def _lgamma(place: Place) -> Interval:
     ends = [torch.lgamma(end) for end in (x.lo, x.hi)]
     # ln Γ has zeros at 1 and 2, near which only the absolute error is small.
     result = widen(torch.minimum(*ends), torch.maximum(*ends), 2.0**-46, 2.0**-46)
-    bottom = (x.lo <= LGAMMA_MINIMISER + 1e-6) & (x.hi >= LGAMMA_MINIMISER - 1e-6)
+    bottom = (x.lo <= LGAMMA_MINIMIZER + 1e-6) & (x.hi >= LGAMMA_MINIMIZER - 1e-6)
     lo = torch.where(bottom, LGAMMA_MINIMUM - 2.0**-46, result.lo.clamp_min(LGAMMA_MINIMUM - 2.0**-46))
     return Interval(lo, result.hi)
 
