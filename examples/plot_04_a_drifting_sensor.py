@@ -3,7 +3,8 @@ A surrogate in service, and a sensor that drifts
 ================================================
 
 A network has learned the pressure drop of a pipe from flow, diameter, roughness and temperature. In service one of
-the four sensors begins to drift. :func:`~farfield.monitor.guard` says when, says which, and keeps the answer in bounds.
+the four sensors begins to drift. :func:`~farfield.monitor.guard` says when, says which, and keeps the answer in
+bounds.
 """
 
 # %%

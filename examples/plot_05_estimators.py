@@ -2,8 +2,9 @@
 Estimators: a regressor with a known range
 ==========================================
 
-:class:`~farfield.learn.StableMLPRegressor` is fitted like any estimator of scikit-learn. Its predictions stay in a range
-that is known and proved, however far away it is asked. Beside it: scikit-learn's own perceptron and a random forest.
+:class:`~farfield.learn.StableMLPRegressor` is fitted like any estimator of scikit-learn. Its predictions stay in a
+range that is known and proved, however far away it is asked. Beside it: scikit-learn's own perceptron and a random
+forest.
 """
 
 import matplotlib.pyplot as plt

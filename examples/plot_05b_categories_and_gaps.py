@@ -3,8 +3,8 @@ A table with categories and missing values
 ==========================================
 
 Real tables have text columns and gaps. scikit-learn's own transformers turn them into numbers, and
-:class:`~farfield.learn.StableMLPRegressor` stands at the end of the pipeline like any other regressor. Its range holds for
-whatever comes in: a category nobody has seen, an empty cell, a sensor that reads nonsense.
+:class:`~farfield.learn.StableMLPRegressor` stands at the end of the pipeline like any other regressor. Its range
+holds for whatever comes in: a category nobody has seen, an empty cell, a sensor that reads nonsense.
 """
 
 # %%

@@ -3,9 +3,8 @@ Rollout: a learned pendulum that stays in its box
 =================================================
 
 A network has learned one step of a damped pendulum: the state now, the change to the state 0.1 s later. Fed with its
-own output it may leave the region it knows, and then nothing stops it.
-:func:`farfield.repair` with ``rollout=True`` protects the state itself, and :func:`~farfield.certify.certify_rollout` says for
-*every* start where the states end.
+own output it may leave the region it knows, and then nothing stops it. :func:`farfield.repair` with ``rollout=True``
+protects the state itself, and :func:`~farfield.certify.certify_rollout` says for *every* start where the states end.
 """
 
 import matplotlib.pyplot as plt
