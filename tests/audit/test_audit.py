@@ -163,3 +163,17 @@ def test_one_tensor_given_for_two_inputs_does_not_make_them_one():
 
     same = torch.zeros(1, 4)
     assert audit(Difference().eval(), (same, same), rays=0).verdict.name == "UNBOUNDED"
+
+
+class _TwoInputs(nn.Module):
+    def forward(self, a, b):
+        return a.tanh() + b, b.tanh()
+
+
+def test_progress_counts_every_verdict_and_ends_at_the_total():
+    seen = []
+    audit(
+        _TwoInputs(), (torch.zeros(1, 3), torch.zeros(1, 3)), rays=0, progress=lambda *step: seen.append(step)
+    )
+    # Growth of all nodes, two outputs for each input and for both, the comparison with the module.
+    assert seen == [(k, 8) for k in range(1, 9)]

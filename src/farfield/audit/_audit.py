@@ -15,6 +15,7 @@ from farfield.audit._context import Context
 from farfield.audit._data_units import data_units
 from farfield.audit._result import Audit
 from farfield.audit.rules import run_rules
+from farfield.engine import Progress
 from farfield.errors import InvalidValueError
 from farfield.graph import Program, capture, open_model
 from farfield.graph._node import InputKind
@@ -33,6 +34,7 @@ def audit(
     rays: int = 6,
     codes: Sequence[str] | None = None,
     kinds: Mapping[str, InputKind] | None = None,
+    progress: Progress | None = None,
 ) -> Audit:
     """Is this model bounded on all of Rⁿ, and if not, where does it escape?
 
@@ -60,6 +62,9 @@ def audit(
         Input name → ``"bounded"``, ``"boolean"`` (a mask of zeros and ones), ``"integer"`` (ids) or ``"real"``: what
         you know of its values. The verdict then holds for such values, and says that it is your word. None for a
         program that was captured already.
+    progress
+        Called with steps done and steps in all, once the model is captured; ``with farfield.engine.bar("audit") as
+        progress`` draws them after two seconds.
 
     Returns
     -------
@@ -81,7 +86,7 @@ def audit(
     if isinstance(model, Program) and kinds:
         raise InvalidValueError("A program was captured already: give kinds to farfield.graph.capture.")
     program = model if isinstance(model, Program) else capture(model, example_inputs, kinds=kinds)
-    report = analyze(model, example_inputs, program=program, generator=generator)
+    report = analyze(model, example_inputs, program=program, generator=generator, progress=progress)
     module = model if isinstance(model, nn.Module) else None
     tensors = tuple(leaves(example_inputs))
     context = Context(report, module, tensors)

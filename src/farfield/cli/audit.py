@@ -100,6 +100,7 @@ def audit(
     from farfield._text import clean
     from farfield.audit import audit as run
     from farfield.cli._rows import rows_for
+    from farfield.engine import bar
     from farfield.errors import InvalidValueError
 
     if data is not None and inputs:
@@ -110,9 +111,11 @@ def audit(
         model.eval()
     examples = tuple(example_input(spec) for spec in inputs or ()) if data is None else rows_for(model, data)
     # Rays are drawn on a page and listed in JSON; nobody else waits for them.
-    result = run(
-        model, examples, name=target, rays=6 if as_json or html is not None else 0, kinds=_kinds(kinds or [])
-    )
+    with bar("audit") as progress:
+        result = run(
+            model, examples, name=target, rays=6 if as_json or html is not None else 0, kinds=_kinds(kinds or []),
+            progress=progress,
+        )  # fmt: skip
     found: dict[str, Any] = result.to_dict()
     found["subject"] |= {
         "target": words,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -160,6 +161,7 @@ def analyze(
     program: Program | None = None,
     generator: torch.Generator | None = None,
     paths: int = 3,
+    progress: Callable[[int, int], None] | None = None,
 ) -> GrowthReport:
     """Decide for every output whether it is bounded on all of Rⁿ, and prove it.
 
@@ -181,6 +183,9 @@ def analyze(
         Source of the random directions; by default one of its own with seed 0.
     paths
         How many escape paths to list per verdict.
+    progress
+        Called with steps done and steps in all: the growth of all nodes is one, a verdict is one, and so is the
+        comparison with the module.
 
     Examples
     --------
@@ -197,10 +202,22 @@ def analyze(
     joint: list[Verdict] = []
     alone: list[Verdict] = []
     single = len(program.inputs) == 1
+    steps = 2 + len(program.outputs) * (1 if single else len(analysis.alone) + 1)
+    count = itertools.count(1)
+
+    def step() -> None:
+        if progress is not None:
+            progress(next(count), steps)
+
+    step()
     for output in program.outputs:
-        each = [] if single else [desk.verdict(output, name) for name in analysis.alone]
+        each = []
+        for name in () if single else analysis.alone:
+            each.append(desk.verdict(output, name))
+            step()
         known = next((v.witness for v in each if v.witness is not None), None)
         joint.append(desk.verdict(output, None, known))
+        step()
         alone += each
         if single and analysis.alone:
             alone.append(replace(joint[-1], input=next(iter(analysis.alone))))
@@ -210,6 +227,7 @@ def analyze(
         )
         if text is not None:
             joint, alone = ([_withdrawn(v, text) for v in part] for part in (joint, alone))
+    step()
     return GrowthReport(_overall(joint), (*joint, *alone), analysis, tuple(dict.fromkeys(desk.notes)))
 
 
