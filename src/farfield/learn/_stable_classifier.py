@@ -85,7 +85,7 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
         output_range: Any = "auto",
         certified_range: Any = None,
         class_weight: Any = None,
-        bias_var: float = 0.01,
+        bias_var: float = 0.1,
         max_epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] | None = "auto",
         learning_rate: float = 5e-3,

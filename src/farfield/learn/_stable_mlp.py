@@ -32,7 +32,7 @@ from farfield.nn import MLP
 
 __all__ = ["StableMLP"]
 
-_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 40, 200
+_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 40, 120
 """What ``max_epochs="auto"`` means: epochs for about so many steps, within these limits."""
 _LEAST_BATCH, _MOST_BATCH, _BATCHES = 64, 256, 16
 """What ``batch_size="auto"`` means: so many equal batches an epoch, of about a size within these limits."""
@@ -96,7 +96,7 @@ class StableMLP(FarAway):
         n_members: int = 5,
         output_range: Any = "auto",
         certified_range: Any = None,
-        bias_var: float = 0.01,
+        bias_var: float = 0.1,
         max_epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] | None = "auto",
         learning_rate: float = 5e-3,

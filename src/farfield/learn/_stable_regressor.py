@@ -64,7 +64,7 @@ class StableMLPRegressor(MultiOutputMixin, RegressorMixin, StableMLP):  # type: 
     bias_var
         Variance of the biases before training; 0 for a network without biases.
     max_epochs
-        ``"auto"``: about 2,000 steps, from 40 to 200 epochs.
+        ``"auto"``: about 2,000 steps, from 40 to 120 epochs.
     batch_size
         Rows in a step; None for all. ``"auto"``: a sixteenth of the rows, from 64 to 256.
     learning_rate, schedule, weight_decay

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state
+from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -64,11 +64,10 @@ class Stack:
         self.size = len(models)
         self.training = True
         trained = {name for name, p in models[0].named_parameters() if p.requires_grad}
-        parameters, buffers = stack_module_state([model.train() for model in map(copy.deepcopy, models)])
-        self.parameters: dict[str, Tensor] = {
-            name: p.detach().requires_grad_(name in trained) for name, p in parameters.items()
-        }
-        self.buffers: dict[str, Tensor] = {name: b.detach().clone() for name, b in buffers.items()}
+        self.parameters = _stacked([dict(model.named_parameters()) for model in models])
+        for name, parameter in self.parameters.items():
+            parameter.requires_grad_(name in trained)
+        self.buffers = _stacked([dict(model.named_buffers()) for model in models])
         self._base = copy.deepcopy(models[0]).to("meta")
         self._steps = _steps(models[0])
         layers = None if self._steps is None else _layers(models[0])
@@ -120,6 +119,10 @@ class Stack:
                     value.copy_(state[name][k])
             made.append(fresh.eval())
         return tuple(made)
+
+
+def _stacked(tables: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([table[name].detach() for table in tables]) for name in tables[0]}
 
 
 @contextlib.contextmanager

@@ -403,8 +403,9 @@ def _keep(group: _Group, better: Tensor) -> None:
     if not group.best:
         group.best = {name: t.detach().clone() for name, t in group.stack.state().items()}
         return
+    every = bool(better.all())
     for name, tensor in group.stack.state().items():
-        chosen = better.to(tensor.device)
+        chosen = slice(None) if every else better.to(tensor.device)
         group.best[name][chosen] = tensor.detach()[chosen]
 
 
