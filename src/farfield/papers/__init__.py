@@ -3,7 +3,7 @@
 Holds: one module per figure or table (claim, settings, run, verdict) and the registry behind ``farfield
 reproduce``.
 May import: certify, data, engine, errors, gaussian, geometry, graph, growth, kernels, learn, lnnet, nn, ntk, report,
-_intervals, _provenance, _typing.
+_budget, _intervals, _provenance, _typing.
 Never: hard-codes a result it claims to measure.
 """
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from farfield._budget import Budget
 from farfield.certify import certify
 from farfield.data import Dataset, load
 from farfield.graph import capture
@@ -96,7 +97,7 @@ def run(
     radii: Sequence[float],
     half_width: float,
     points: int,
-    time_budget: float,
+    certify_steps: int,
 ) -> ExperimentResult:
     """Train ``seeds`` networks of every kind on every toy, all of one toy together, and follow them outside."""
     kinds: dict[str, Variant] = {k: (str(a), n, str(p)) for k, (a, n, p) in variants.items()}
@@ -118,7 +119,7 @@ def run(
         )  # fmt: skip
         for k, (name, kind) in enumerate(kinds.items()):
             members = [copy.deepcopy(m).double() for m in done.models[k * seeds : (k + 1) * seeds]]
-            samples.append(_follow(toy, name, kind, members, data[toy], grid, radii, time_budget))
+            samples.append(_follow(toy, name, kind, members, data[toy], grid, radii, certify_steps))
             progress(t * each + 4 * epochs + epochs * (k + 1) // len(kinds), len(toys) * each)
     verdicts = [
         _fits(samples),
@@ -142,7 +143,7 @@ def _follow(
     data: Dataset,
     grid: Tensor,
     radii: Sequence[float],
-    time_budget: float,
+    certify_steps: int,
 ) -> _ToyNetworks:
     """Everything that is measured about the trained networks of one kind."""
     sides = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
@@ -162,7 +163,10 @@ def _follow(
     if kind[0] != "relu" and kind[1] is None:
         relu = torch.stack([horizon(_with_relu(m), sides).slope[:, 0] for m in models])
     if kind[1] == "layer":
-        found = [certify(m, torch.zeros(1, 1, dtype=torch.float64), time_budget=time_budget) for m in models]
+        found = [
+            certify(m, torch.zeros(1, 1, dtype=torch.float64), time_budget=Budget(steps=certify_steps))
+            for m in models
+        ]
         bounds = torch.tensor([[c.lower.item(), c.upper.item()] for c in found], dtype=torch.float64)
         attained = torch.tensor(
             [[c.attained_lower.item(), c.attained_upper.item()] for c in found], dtype=torch.float64
@@ -368,10 +372,10 @@ EXPERIMENT = Experiment(
             "SiLU, LN first": ["silu", "layer", "first"],
         },
         "width": 128, "depth": 2, "seeds": 5, "epochs": 3000, "lr": 1e-3, "radii": [5.0, 25.0, 50.0, 500.0, 5e4],
-        "half_width": 25.0, "points": 201, "time_budget": 60.0,
+        "half_width": 25.0, "points": 201, "certify_steps": 300,
     },
     quick={
-        "toys": ["sinusoid"], "seeds": 1, "epochs": 400, "points": 41, "time_budget": 10.0,
+        "toys": ["sinusoid"], "seeds": 1, "epochs": 400, "points": 41, "certify_steps": 100,
         "variants": {
             "standard": ["relu", None, "none"], "LN first": ["relu", "layer", "first"],
             "LN every": ["relu", "layer", "every"], "BatchNorm": ["relu", "batch", "every"],
