@@ -235,3 +235,27 @@ def test_ranges_that_the_checker_refuses_are_not_published(monkeypatch):
     monkeypatch.setattr("farfield.certify.checker._dual.layer_range", refuse)
     made = ff.certify(deep(6), torch.zeros(1, 6, dtype=F64), time_budget=ff.Budget(steps=60))
     assert made.method == "interval" and not any(proof.get("ranges") for proof in made.proofs)
+
+
+def test_a_resumed_proof_whose_ranges_the_checker_refuses_is_not_published_again(monkeypatch):
+    model, example = deep(6), torch.zeros(1, 6, dtype=F64)
+    first = ff.certify(model, example, time_budget=ff.Budget(steps=60))
+    assert any(proof.get("ranges") for proof in first.proofs)
+
+    def refuse(*_):
+        raise CertificateError("no")
+
+    monkeypatch.setattr("farfield.certify.checker._dual.layer_range", refuse)
+    again = ff.certify(model, example, time_budget=ff.Budget(steps=1), resume=first)
+    assert not any(proof.get("ranges") for proof in again.proofs)
+
+
+def test_where_cells_close_the_gap_no_time_goes_into_ranges_of_deep_layers(monkeypatch):
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("farfield.certify._provers.OutputCase.tightened", never)
+    made = ff.certify(deep(dim=1), torch.zeros(1, 1, dtype=F64), time_budget=ff.Budget(steps=400))
+    assert made.method == "cells" and float(made.tightness.max()) < 1.01
+    with pytest.raises(AssertionError):
+        ff.certify(deep(), torch.zeros(1, 6, dtype=F64), time_budget=ff.Budget(steps=400))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -42,7 +43,7 @@ from farfield.certify.intervals import Interval
 from farfield.errors import FarfieldError, PrecisionError
 from farfield.graph import Program
 
-__all__ = ["AttainedPoint", "Key", "OutputCase", "prepare", "provers", "reached"]
+__all__ = ["AttainedPoint", "Key", "OutputCase", "Prover", "by_dual", "prepare", "provers", "reached"]
 
 CELL_DIMENSIONS = 5
 """Branch and bound over cells is tried up to this many inputs."""
@@ -85,7 +86,7 @@ class OutputCase:
         problem, layers = tightened(self.problem, clock)
         return replace(self, problem=problem, layers=layers)
 
-    @property
+    @cached_property
     def deep(self) -> bool:
         """Whether layers lie behind one another, with nothing but norms before them."""
         return self.problem is not None and any(
@@ -104,6 +105,14 @@ class OutputCase:
         """How close to the attained value a bound of this entry need come."""
         low, high = float(self.found.lower[output]), float(self.found.upper[output])
         return max(TOLERANCE * (high - low), ROUNDING * max(1.0, abs(low), abs(high))) if low <= high else 0.0
+
+    def close(self, key: Key, bound: float) -> bool:
+        """Whether a bound is so near to what is attained that no more time is spent on it."""
+        return bound - reached(self.found, key) <= self.tolerance(key[0])
+
+    def all_close(self, bounds: Mapping[Key, float]) -> bool:
+        """Whether every bound is."""
+        return all(self.close(key, bound) for key, bound in bounds.items())
 
 
 Prover: TypeAlias = Callable[[OutputCase, Key, Proof, Clock], tuple[Proof | None, AttainedPoint | None]]

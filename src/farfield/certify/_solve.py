@@ -22,7 +22,16 @@ from farfield.certify._proofs import (
     read_proof,
     weakened,
 )
-from farfield.certify._provers import AttainedPoint, Key, OutputCase, prepare, provers, reached
+from farfield.certify._provers import (
+    AttainedPoint,
+    Key,
+    OutputCase,
+    Prover,
+    by_dual,
+    prepare,
+    provers,
+    reached,
+)
 from farfield.certify._search import Attained, attained
 from farfield.certify._search_region import search_region
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
@@ -284,31 +293,45 @@ def _solve(
     case = None
     if difference_program(task.program, task.output) is None:
         case = prepare(task.program, task.output, claims, task.boxes, found, task.cone)
-    if case is not None and case.deep:
-        say("ranges of deep layers")
-        clock = clock.share(1.0 - case.recheck_share(clock.seconds_left))
-        case = case.tightened(clock.share(LAYER_SHARE))
-    if case is not None:
+    for stage in [] if case is None else _stages(case):
+        assert case is not None
+        if case.all_close({key: proof.bound for key, proof in best.items()}):
+            break
+        if case.deep and stage[0][0] is by_dual:
+            plain |= {key: proof for key, proof in best.items() if not _has_ranges(proof)}
+            say("ranges of deep layers")
+            clock = clock.share(1.0 - case.recheck_share(clock.seconds_left))
+            case = case.tightened(clock.share(LAYER_SHARE))
         jobs = sorted(best, key=lambda k: -(best[k].bound - reached(found, k)))
         for done, key in enumerate(jobs):
             if clock.over:
                 break
             say(f"output {key[0]}, {'upper' if key[1] > 0 else 'lower'} bound")
             begun = clock.elapsed
-            _prove(case, key, best, witnesses, clock.share(1.0 / (len(jobs) - done)))
-            spent[key] = clock.elapsed - begun
+            _prove(case, key, best, witnesses, clock.share(1.0 / (len(jobs) - done)), stage)
+            spent[key] = spent.get(key, 0.0) + clock.elapsed - begun
     say("checking the proofs again")
     proofs, doubts = _rechecked(task, best, check, spent, plain)
     behind = len(case.problem.curves) if case is not None and case.problem is not None else 0
     return Solution(proofs, witnesses, doubts, behind=behind)
 
 
+def _stages(case: OutputCase) -> list[Sequence[tuple[Prover, float]]]:
+    """Provers that take turns at one entry and side; where layers are deep, cells come first for all of them.
+
+    Ranges of deep layers take half of the time, and where cells have closed every gap nobody needs them.
+    """
+    chosen = provers(case)
+    return [[one] for one in chosen] if case.deep else [chosen] if chosen else []
+
+
 def _prove(
-    case: OutputCase, key: Key, best: dict[Key, Proof], witnesses: dict[Key, AttainedPoint], clock: Clock
-) -> None:
+    case: OutputCase, key: Key, best: dict[Key, Proof], witnesses: dict[Key, AttainedPoint], clock: Clock,
+    stage: Sequence[tuple[Prover, float]],
+) -> None:  # fmt: skip
     """Every prover in turn, until the bound is close to what is attained or the time is up."""
-    for prover, share in provers(case):
-        if clock.over or best[key].bound - reached(case.found, key) <= case.tolerance(key[0]):
+    for prover, share in stage:
+        if clock.over or case.close(key, best[key].bound):
             return
         proof, witness = prover(case, key, best[key], clock.share(share))
         if proof is not None:
