@@ -25,7 +25,7 @@ class Series:
     x, y
         Points, equally long; non-finite ones are left out of the drawing.
     low, high
-        A band around y, drawn as a shade; empty for none.
+        A band around y, drawn as a shade, or as error bars at points and bars; empty for none.
     style
         ``"line"``, ``"dashed"``, ``"dotted"``, ``"points"`` or ``"bars"``.
     color

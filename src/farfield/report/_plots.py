@@ -15,6 +15,8 @@ __all__ = ["COLORS", "new_axes", "save_figure"]
 
 # Okabe and Ito's palette: distinguishable with any common color vision.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+_SHORT = 20.0
+"""A logarithmic axis that ends before so many times its beginning has plain numbers: 2, not 2 × 10⁰."""
 _LINES = {"line": "-", "dashed": "--", "dotted": ":"}
 
 
@@ -24,6 +26,14 @@ def _finite(series: Series, positive: bool) -> list[int]:
         for i, (x, y) in enumerate(zip(series.x, series.y, strict=True))
         if math.isfinite(x) and math.isfinite(y) and (y > 0 or not positive)
     ]
+
+
+def _errors(series: Series, keep: list[int]) -> tuple[list[float], list[float]] | None:
+    """How far a band reaches below and above each point; ``None`` without one."""
+    if not series.low:
+        return None
+    below = [max(0.0, series.y[i] - series.low[i]) for i in keep]
+    return below, [max(0.0, series.high[i] - series.y[i]) for i in keep]
 
 
 def _draw(axes: Any, panel: Panel) -> None:
@@ -37,12 +47,16 @@ def _draw(axes: Any, panel: Panel) -> None:
         if series.style == "bars":
             width = 0.8 / len(bars)
             shift = (bars.index(series) - (len(bars) - 1) / 2) * width
-            axes.bar([v + shift for v in x], y, width=width, color=color, label=label)
+            axes.bar(
+                [v + shift for v in x], y, width=width, color=color, label=label, yerr=_errors(series, keep),
+                ecolor="#404040", capsize=2,
+            )  # fmt: skip
             continue
         if series.style == "points":
-            axes.plot(x, y, "o", color=color, label=label, markersize=4)
-        else:
-            axes.plot(x, y, _LINES[series.style], color=color, label=label, linewidth=1.6)
+            errors = _errors(series, keep)
+            axes.errorbar(x, y, errors, fmt="o", color=color, label=label, markersize=4, elinewidth=1.2)
+            continue
+        axes.plot(x, y, _LINES[series.style], color=color, label=label, linewidth=1.6)
         if series.low:
             low = [
                 series.low[i] if series.low[i] > 0 or not floor else y[k] * 1e-3 for k, i in enumerate(keep)
@@ -53,6 +67,11 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.set_yscale(panel.y_scale)
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
+    low, high = axes.get_ylim()
+    if floor and high < _SHORT * low:
+        named = "123456789" if high < 3.0 * low else "235"
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in named else "")
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks, rotation=60, ha="right", fontsize=8)
     axes.grid(visible=True, alpha=0.25, linewidth=0.6)

@@ -155,9 +155,9 @@ def _verdicts(ratios: Ratios) -> list[ClaimVerdict]:
 
 
 def _means(ratios: Ratios) -> Panel:
-    at = tuple(float(k) for k in range(len(KINDS)))
     series = []
     for c, bias_var in enumerate(ratios.bias_vars):
+        at = tuple(k + 0.22 * (c - (len(ratios.bias_vars) - 1) / 2) for k in range(len(KINDS)))
         found = [mean_interval(ratios.by_table(kind, bias_var)) for kind in KINDS]
         middle = tuple(math.exp(float(m)) for m, _ in found)
         finite = all(math.isfinite(float(half)) for _, half in found)
@@ -167,12 +167,13 @@ def _means(ratios: Ratios) -> Panel:
             else [(), ()]
         )
         label = f"bias variance {bias_var:g}"
-        series.append(Series(label, at, middle, band[0], band[1], style="bars", color=c))
+        series.append(Series(label, at, middle, band[0], band[1], style="points", color=c))
     return Panel(
         "geometric mean over tables",
         "network",
         "far error, standard = 1",
         tuple(series),
+        y_scale="log",
         ticks=KINDS,
     )
 
@@ -186,7 +187,7 @@ def _by_table(ratios: Ratios) -> Panel:
             at,
             tuple(ratios.by_table(kind, ratios.bias_vars[0]).exp().tolist()),
             style="points",
-            color=c,
+            color=len(ratios.bias_vars) + c,
         )
         for c, kind in enumerate(chosen)
     )
