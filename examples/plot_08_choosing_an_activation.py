@@ -25,7 +25,7 @@ strength = {name: isometry_strength(name) for name in names}
 
 fig, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
 axes.bar(strength.keys(), strength.values(), color="#0072B2")
-axes.set(ylim=(1.0, 2.05), ylabel="isometry strength β")
+axes.set(ylim=(1.0, 2.12), ylabel="isometry strength β")
 for position, value in enumerate(strength.values()):
     axes.text(position, value + 0.02, f"{value:.3f}", ha="center", fontsize=8)
 
