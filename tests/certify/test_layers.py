@@ -14,8 +14,10 @@ from torch import nn
 import farfield as ff
 from certify.networks import Residual, attack
 from farfield.certify import CertificateError
+from farfield.certify._proofs import DualProof, IntervalProof
 from farfield.certify._provers import prepare
 from farfield.certify._search import attained
+from farfield.certify._solve import Task, _rechecked
 from farfield.certify.checker import proof_reader, verify_certificate
 from farfield.certify.checker._dual import DualCheck
 from farfield.certify.checker._ranges import Ranges
@@ -259,3 +261,26 @@ def test_where_cells_close_the_gap_no_time_goes_into_ranges_of_deep_layers(monke
     assert made.method == "cells" and float(made.tightness.max()) < 1.01
     with pytest.raises(AssertionError):
         ff.certify(deep(), torch.zeros(1, 6, dtype=F64), time_budget=ff.Budget(steps=400))
+
+
+def test_a_proof_that_takes_the_place_of_refused_ranges_is_checked_too(monkeypatch):
+    """Cells found before the ranges of deep layers stand in for a refused dual, as the checker reads them."""
+    program = capture(deep(dim=1), torch.zeros(1, 1, dtype=F64), dynamic_batch=False)
+    task = Task.over(program, program.outputs[0], {"kind": "all"})
+    ranged = DualProof(0, 1, 1.0, 0.0, {}, {}, {}, (), torch.zeros(1, 1), {"relu_1": {}})
+    seen = []
+
+    def reader(*_):
+        def read(proof):
+            seen.append(proof["kind"])
+            if proof["kind"] == "dual":
+                raise CertificateError("no")
+            return 1.5
+
+        return read
+
+    monkeypatch.setattr("farfield.certify._solve.proof_reader", reader)
+    stand_in = IntervalProof(0, 1, 1.1)
+    checked, doubts = _rechecked(task, {(0, 1): ranged}, ff.Budget(steps=1).start(), {}, {(0, 1): stand_in})
+    assert seen == ["dual", "interval"] and not doubts
+    assert checked[0, 1].bound == 1.5

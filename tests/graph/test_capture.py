@@ -417,3 +417,16 @@ def test_only_what_is_not_registered_is_taken_apart(monkeypatch, model, operatio
     assert all(node.source for node in program.nodes if node.role == "operation")
     x = torch.randn(4, 3)
     assert torch.allclose(program.evaluate(x, dtype=None)["output"], model(x), atol=1e-6)
+
+
+class _ByKeywordOnly(nn.Module):
+    def forward(self, *, obs):
+        return obs.tanh()
+
+
+def test_a_forward_by_keyword_only_says_what_to_pass():
+    with pytest.raises(
+        CaptureError, match=r"by keyword only: from Python, pass them as a dictionary, \{'obs': …\}"
+    ):
+        capture(_ByKeywordOnly(), (torch.zeros(1, 3),))
+    assert capture(_ByKeywordOnly(), {"obs": torch.zeros(1, 3)}).outputs

@@ -396,3 +396,15 @@ def test_class_weights_are_weights_of_the_samples():
     np.testing.assert_allclose(a, b, rtol=1e-12)
     balanced = StableMLPClassifier(**SMALL, class_weight="balanced").fit(X, labels).predict_proba(X)
     assert balanced[:, 1].mean() > StableMLPClassifier(**SMALL).fit(X, labels).predict_proba(X)[:, 1].mean()
+
+
+def test_a_class_remains_where_probabilities_have_become_level():
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    model = StableMLPClassifier(random_state=0, max_epochs=20).fit(X, np.where(X[:, 0] > 0, "right", "left"))
+    near = model.predict(X)
+    assert (near == model.classes_[model.predict_proba(X).argmax(1)]).all()
+    far = model.predict(1e6 * X)
+    assert set(far) == {"left", "right"}
+    for scale in (1e15, 1e17, 1e20):
+        assert np.allclose(model.predict_proba(scale * X), 0.5, atol=1e-9)
+        assert (model.predict(scale * X) == far).all()

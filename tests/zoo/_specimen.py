@@ -101,11 +101,11 @@ class Family:
         return self._decorator(UNBOUNDED, why, rest)
 
     def _decorator(self, truth: Truth, why: str, rest: dict[str, Any]) -> Any:
-        def enrol(make: Callable[[], Any]) -> Callable[[], Any]:
+        def enroll(make: Callable[[], Any]) -> Callable[[], Any]:
             self.add(make.__name__, make, truth, why, **rest)
             return make
 
-        return enrol
+        return enroll
 
 
 def compose(forward: Callable[..., Any], **parts: Any) -> nn.Module:

@@ -361,24 +361,25 @@ def _rechecked(
     Cells are left out where there are many, or where a budget in seconds leaves no time for them: the checker halves
     what it finds too large. Wherever it was counted it looked at three to six cells for each one listed, and it may
     look at seventeen. A proof that rests on ranges of deep layers has them from the checker alone: where the checker
-    proves none, the ``plain`` proof that was there before stands.
+    proves none, the ``plain`` proof is checked in its place.
     """
     read = proof_reader(task.model, task.output, task.asked or task.domain)
     mark = {"over": "cone"} if task.asked else {}
     checked, doubts = dict(proofs), []
     for key in sorted(proofs, key=lambda k: spent.get(k, 0.0)):
-        proof = proofs[key]
-        if isinstance(proof, CellsProof) and (
-            proof.cells > RECHECKED_CELLS or RECHECK_RATE * spent.get(key, 0.0) > check.seconds_left
-        ):
-            continue
-        try:
-            checked[key] = weakened(proof, max(proof.bound, read({**proof.to_dict(), **mark})))
-        except CertificateError as error:
-            if _has_ranges(proof):
-                checked[key] = plain[key]
-                continue
-            doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
+        for proof in (proofs[key], plain[key]):
+            checked[key] = proof
+            if isinstance(proof, CellsProof) and (
+                proof.cells > RECHECKED_CELLS or RECHECK_RATE * spent.get(key, 0.0) > check.seconds_left
+            ):
+                break
+            try:
+                checked[key] = weakened(proof, max(proof.bound, read({**proof.to_dict(), **mark})))
+            except CertificateError as error:
+                if _has_ranges(proof):
+                    continue
+                doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
+            break
     return checked, tuple(doubts)
 
 

@@ -31,7 +31,7 @@ def activation_names() -> tuple[str, ...]:
 def register_activation(name: str, factory: Callable[..., Activation]) -> None:
     """Add an activation under a new name; ``factory(**parameters)`` returns the :class:`Activation`.
 
-    Registering enrols the activation in the contract suite of the tests (derivative, kinks, growth, range,
+    Registering enrolls the activation in the contract suite of the tests (derivative, kinks, growth, range,
     Lipschitz constant, dual against quadrature), so a wrong property is found there.
 
     Raises

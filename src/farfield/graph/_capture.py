@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -249,8 +250,20 @@ def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
         ]
         raise CaptureError(
             f"{model._get_name()} itself fails on the example inputs ({', '.join(shapes)}): "
-            f"{_first_line(error)}. Pass inputs of the shapes and types its forward takes."
+            f"{_first_line(error)}. {_advice(model, args)}"
         ) from error
+
+
+def _advice(model: nn.Module, args: tuple[Any, ...]) -> str:
+    """What to pass instead."""
+    named = inspect.signature(model.forward).parameters.values()
+    keyword = [p.name for p in named if p.kind is p.KEYWORD_ONLY]
+    if args and keyword and not any(p.kind is p.POSITIONAL_OR_KEYWORD for p in named):
+        pairs = ", ".join(f"{name!r}: …" for name in keyword)
+        return (
+            f"Its forward takes inputs by keyword only: from Python, pass them as a dictionary, {{{pairs}}}."
+        )
+    return "Pass inputs of the shapes and types its forward takes."
 
 
 def open_model(model: Any, example_inputs: Any = (), *, rows: int = 2) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Where boxes and lines go: layers by longest path, order by barycentre, columns by least squares."""
+"""Where boxes and lines go: layers by longest path, order by barycenter, columns by least squares."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ def _ordered(grid: _Grid) -> list[list[str]]:
         near = grid.up if downwards else grid.down
         levels = range(1, len(rows)) if downwards else range(len(rows) - 2, -1, -1)
         for level in levels:
-            rows[level] = _by_barycentre(rows[level], rows[level - 1 if downwards else level + 1], near)
+            rows[level] = _by_barycenter(rows[level], rows[level - 1 if downwards else level + 1], near)
         count = _crossings(grid, rows)
         if count < fewest:
             best, fewest = [list(row) for row in rows], count
     return best
 
 
-def _by_barycentre(
+def _by_barycenter(
     row: Sequence[str], fixed: Sequence[str], near: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
     place = {v: i for i, v in enumerate(fixed)}

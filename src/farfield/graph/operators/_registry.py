@@ -203,7 +203,7 @@ def register_operator(operator: Operator) -> Operator:
     Parameters
     ----------
     operator
-        The description. ``examples`` enrols it in the contract suite; it must not be empty.
+        The description. ``examples`` enrolls it in the contract suite; it must not be empty.
 
     Returns
     -------
@@ -232,7 +232,7 @@ def register_operator(operator: Operator) -> Operator:
         )
     if not operator.summary.strip() or not operator.examples:
         raise InvalidValueError(
-            f"Operator {operator.name!r} needs a summary and an example: they document it and enrol it "
+            f"Operator {operator.name!r} needs a summary and an example: they document it and enroll it "
             "in the contract suite."
         )
     for target in operator.targets:
