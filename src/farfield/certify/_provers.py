@@ -110,10 +110,6 @@ class OutputCase:
         """Whether a bound is so near to what is attained that no more time is spent on it."""
         return bound - reached(self.found, key) <= self.tolerance(key[0])
 
-    def all_close(self, bounds: Mapping[Key, float]) -> bool:
-        """Whether every bound is."""
-        return all(self.close(key, bound) for key, bound in bounds.items())
-
 
 Prover: TypeAlias = Callable[[OutputCase, Key, Proof, Clock], tuple[Proof | None, AttainedPoint | None]]
 """(case, entry and side, best proof so far, clock) ↦ (a proof, a value met on the way)."""

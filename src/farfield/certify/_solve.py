@@ -295,7 +295,7 @@ def _solve(
         case = prepare(task.program, task.output, claims, task.boxes, found, task.cone)
     for stage in [] if case is None else _stages(case):
         assert case is not None
-        if case.all_close({key: proof.bound for key, proof in best.items()}):
+        if all(case.close(key, proof.bound) for key, proof in best.items()):
             break
         if case.deep and stage[0][0] is by_dual:
             plain |= {key: proof for key, proof in best.items() if not _has_ranges(proof)}
