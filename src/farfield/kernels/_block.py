@@ -2,7 +2,7 @@
 
 The time of an entry is that of the passes over it: a product, an arcsine, a look for pairs that are nearly parallel,
 and one pass for every degree of the polynomial, in two buffers that stay in the cache. The last pass writes the
-result where it belongs.
+result where it belongs. Compiled, all but the product are one pass.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class TableTile:
     unit2: Tensor
     scale1: Tensor | None = None
     scale2: Tensor | None = None
+    compiled: bool = False
+    """Whether by code that numba compiles, which gives the same to rounding."""
 
     def __call__(self, tile: Tile) -> Tensor:
         """The tile's entries."""
@@ -57,7 +59,10 @@ class TableTile:
         columns = self.unit2[tile.column_slice]
         most = max(1, _BUFFER // (self.dtype.itemsize * len(columns)))
         height = -(-(last - first) // -(-(last - first) // most))  # blocks of equal height
+        block: _Block | _AtOnce
         block = _Wide(self.table, columns) if self.dtype == torch.float64 else _Narrow(self.table, columns)
+        if self.compiled and block.terms:
+            block = _AtOnce(block)
         rows = block.extended(self.unit1[first:last])
         for start in range(first, last, height):
             stop = min(start + height, last)
@@ -144,7 +149,7 @@ class _Narrow(_Block):
         return torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
 
     def angles(self, rows: Tensor, out: Tensor) -> None:
-        squares = self._squares(rows, out)
+        squares = self.half_sines(rows, out)
         if not self.linear:
             # Deep networks are steep near θ = 0: there the map in float32 would cost a digit of the result.
             a = self.table.strength
@@ -162,11 +167,50 @@ class _Narrow(_Block):
         if self.terms:
             super().write(rows, out)
             return
-        half = self._squares(rows, out).clamp_(0.0, 1.0).sqrt_().asin_()
+        half = self.half_sines(rows, out).clamp_(0.0, 1.0).sqrt_().asin_()
         x = position(half.mul_(2.0), self.table.strength)
         out.copy_(self.table.evaluate_(x, 0, half))
 
-    def _squares(self, rows: Tensor, out: Tensor) -> Tensor:
+    def half_sines(self, rows: Tensor, out: Tensor) -> Tensor:
+        """sin²(θ/2) in float64, to rounding: it may be a little below 0 or above 1."""
         if self.squares is None or self.squares.shape != out.shape:
             self.squares = torch.empty(out.shape, dtype=torch.float64, device=out.device)
         return torch.mm(rows, self.transposed, out=self.squares)
+
+
+class _AtOnce:
+    """A block's angles and polynomial in one pass of compiled code."""
+
+    def __init__(self, block: _Block) -> None:
+        from farfield.kernels import _compiled
+
+        self.code = _compiled
+        self.block = block
+        self.terms = _compiled.padded(torch.stack(block.terms).numpy())
+        self.extended = block.extended
+        self.spare: Tensor | None = None
+
+    def write(self, rows: Tensor, out: Tensor) -> None:
+        """The entries of these rows into ``out``."""
+        # What the product gives stays in the cache; the result is written once.
+        spare, block = self._spare(out), self.block
+        place = out if out.is_contiguous() else spare
+        flat = place.view(-1).numpy()
+        if not block.linear:
+            block.angles(rows, spare)
+            self.code.polynomial(spare.view(-1).numpy(), flat, self.terms)
+        elif isinstance(block, _Narrow):
+            self.code.narrow(block.half_sines(rows, place).view(-1).numpy(), flat, self.terms)
+        else:
+            torch.mm(rows, block.transposed, out=spare)
+            if self.code.wide(spare.view(-1).numpy(), flat, self.terms, math.sin(_CLEAR)):
+                near = torch.nonzero(place.isnan(), as_tuple=True)
+                angle = math.pi / 2 - separation(rows, block.columns, *near)
+                place[near] = horner_(block.terms, angle, torch.empty_like(angle), torch.empty_like(angle))
+        if place is not out:
+            out.copy_(place)
+
+    def _spare(self, out: Tensor) -> Tensor:
+        if self.spare is None or self.spare.shape != out.shape:
+            self.spare = torch.empty_like(out, memory_format=torch.contiguous_format)
+        return self.spare

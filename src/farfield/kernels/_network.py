@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,9 @@ _SIDE, _HALF = 1024, 256
 """Side of a tile, and of one of a symmetric matrix, where half of each on the diagonal is work for nothing."""
 _MANY = 1 << 20
 """Entries from which on several workers pay."""
+_COMPILED = 4_000_000
+"""Entries from which on compiled code pays, whose first call in a process takes half a second, and two the first time
+ever. By the size of the job alone: the same job has the same last digits again."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +297,9 @@ class NetworkKernel:
         if degree is not None:
             scale1, scale2 = (rows.q ** (degree / 2) for rows in (rows1, rows2))
             scale1, scale2 = scale1.to(dtype), scale2.to(dtype)
-        return TableTile(table, dtype, rows1.unit, rows2.unit, scale1, scale2)
+        large = len(rows1) * len(rows2) >= _COMPILED and rows1.unit.device.type == "cpu"
+        compiled = large and importlib.util.find_spec("numba") is not None
+        return TableTile(table, dtype, rows1.unit, rows2.unit, scale1, scale2, compiled)
 
     def _walk(
         self, kind: KernelKind, rows1: Rows, rows2: Rows, dtype: torch.dtype, *, tracked: bool

@@ -268,13 +268,13 @@ EXPERIMENT = Experiment(
     description=(
         "Images of CIFAR-10 and MNIST with random labels. A linear network of any depth fits no more of them than a "
         "linear classifier; with LayerNorm between its layers it does, and with LayerNorm in groups far more. The "
-        "paper takes all training images as they are; here 2,000 for every seed, shrunk to 4×4×3 and 7×7 pixels by "
-        "block means and whitened, so that there are some forty images for every input, as many as a linear "
+        "paper takes all training images as they are; here 10,000 for every seed, shrunk to 8×8×3 and 14×14 pixels "
+        "by block means and whitened, so that there are some fifty images for every input, as many as a linear "
         "classifier can't fit."
     ),
     settings={
-        "datasets": {"cifar10": 4, "mnist": 7}, "images": 2000, "seeds": 3, "width": 128, "depths": [1, 2, 4],
-        "groups": [0, 1, 8, 32], "epochs": 300, "batch_size": 250, "lr": 3e-3, "longer": 3, "judge": True,
+        "datasets": {"cifar10": 8, "mnist": 14}, "images": 10000, "seeds": 3, "width": 128, "depths": [1, 2, 4],
+        "groups": [0, 1, 8, 32], "epochs": 300, "batch_size": 500, "lr": 1e-2, "longer": 3, "judge": True,
     },
     quick={
         "datasets": {"mnist": 4}, "images": 500, "seeds": 2, "width": 16, "depths": [1, 2], "groups": [0, 1, 4],
