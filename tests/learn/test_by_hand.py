@@ -1,11 +1,14 @@
 """Gradients that are written out against autograd's, for chains as people write them."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from farfield.learn import Stack, Training, train
+from farfield.learn import Stack, Training, _trainer, train
+from farfield.learn import _by_hand as by_hand
 from farfield.learn import _stack as stacks
 from farfield.learn._training import row_losses
 from farfield.nn import MLP, Center, RangeHead
@@ -76,7 +79,11 @@ def without(monkeypatch):
 
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("cached", [1, 2**18], ids=["many pieces", "one piece"])
-def test_a_step_has_the_gradients_of_autograd(name, cached, monkeypatch):
+@pytest.mark.parametrize("how", ["one thread", "two threads"])
+def test_a_step_has_the_gradients_of_autograd(name, cached, how, monkeypatch):
+    if how == "two threads":
+        monkeypatch.setattr(_trainer, "_THREADED", 0)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     make, kinds = CHAINS[name]
     models = [make(seed) for seed in range(3)]
     found = [
@@ -91,15 +98,37 @@ def test_a_step_has_the_gradients_of_autograd(name, cached, monkeypatch):
     # A step of SGD of size one: the change of a parameter is its gradient.
     settings = Training(epochs=1, optimizer="sgd", lr=1.0, batch_size=None)
     options = {"training": settings, "weights": weights[:, 0].abs(), "rows": rows}
-    by_hand = train(models, x, y, **options)
+    written = train(models, x, y, **options)
     without(monkeypatch)
     assert Stack(models).chain is None
     by_autograd = train(models, x, y, **options)
-    torch.testing.assert_close(by_hand.losses, by_autograd.losses, rtol=1e-12, atol=0)
-    for model, a, b in zip(models, by_hand.models, by_autograd.models, strict=True):
+    torch.testing.assert_close(written.losses, by_autograd.losses, rtol=1e-12, atol=0)
+    for model, a, b in zip(models, written.models, by_autograd.models, strict=True):
         for p, q, r in zip(model.parameters(), a.parameters(), b.parameters(), strict=True):
             size = float((r - p).detach().abs().max())
             assert size > 0 and float((q - r).detach().abs().max()) <= 1e-11 * max(size, 1.0)
+
+
+def test_members_of_a_large_step_go_to_threads(monkeypatch):
+    models = [mlp(norm="layer", placement="first")(seed) for seed in range(3)]
+    x, y = (torch.randn(50, k, generator=generator(k), dtype=torch.float64) for k in (3, 2))
+    threads, calls = set(), []
+    plain = by_hand.WrittenOut.accumulate
+
+    def watched(self, members, pieces):
+        threads.add(threading.get_ident())
+        calls.append(members.start)
+        return plain(self, members, pieces)
+
+    monkeypatch.setattr(by_hand.WrittenOut, "accumulate", watched)
+    monkeypatch.setattr("farfield.learn._pieces._CACHED", 1)
+    train(models, x, y, training=Training(epochs=1, batch_size=None))
+    assert calls == [0, 1, 2] and threads == {threading.get_ident()}
+    calls.clear(), threads.clear()
+    monkeypatch.setattr(_trainer, "_THREADED", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    train(models, x, y, training=Training(epochs=1, batch_size=None))
+    assert sorted(calls) == [0, 1, 2] and threading.get_ident() not in threads
 
 
 def test_frozen_parameters_have_no_gradient_and_others_do(monkeypatch):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+
+from farfield.engine import local
 
 __all__ = ["AffineStep", "FirstAffineStep", "Layer", "Local", "Piece", "Relu", "RowNorm", "WrittenOut"]
 
@@ -301,6 +303,8 @@ class WrittenOut:
     def __init__(self, layers: Sequence[Layer], parameters: dict[str, Tensor]) -> None:
         self.layers = tuple(layers)
         self._work = Pass(parameters)
+        self._idle: list[WrittenOut] = []
+        """Twins that wait for work, one for each of several threads."""
 
     @property
     def wants_ones(self) -> bool:
@@ -315,6 +319,26 @@ class WrittenOut:
                 parameter.grad = self._work.gradients[name] = (
                     torch.zeros_like(parameter, requires_grad=False) if known is None else known
                 )
+
+    def accumulate_all(
+        self, parts: Sequence[slice], pieces: Callable[[slice], Iterable[Piece]], *, workers: int
+    ) -> Tensor:
+        """:meth:`accumulate` for every part of the members, several at once, each with buffers of its own."""
+        if workers < 2:
+            return torch.cat([self.accumulate(at, pieces(at)) for at in parts])
+        while len(self._idle) < workers:
+            twin = WrittenOut([replace(layer) for layer in self.layers], self._work.parameters)  # type: ignore[type-var]
+            twin._work.gradients = self._work.gradients
+            self._idle.append(twin)
+
+        def one(at: slice) -> Tensor:
+            chain = self._idle.pop()
+            try:
+                return chain.accumulate(at, pieces(at))
+            finally:
+                self._idle.append(chain)
+
+        return torch.cat(list(local(workers, threads=1).run(one, parts)))
 
     @torch.no_grad()
     def accumulate(self, members: slice, pieces: Iterable[Piece]) -> Tensor:

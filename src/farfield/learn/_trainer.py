@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from farfield._provenance import provenance
 from farfield.engine import Checkpoint, Progress, fingerprint
 from farfield.errors import InvalidValueError
-from farfield.learn._by_hand import WrittenOut
+from farfield.learn._by_hand import Piece, WrittenOut
 from farfield.learn._pieces import cached, normalized, pieces, rows_in_pieces, take, take_weights
 from farfield.learn._stack import Stack, settings, structure
 from farfield.learn._training import (
@@ -30,6 +30,9 @@ from farfield.learn._training import (
 )
 
 __all__ = ["predict_all", "train"]
+
+_THREADED = 2**23
+"""Numbers between two layers, in one step, from which on members go to threads of their own."""
 
 
 def train(
@@ -264,15 +267,17 @@ class _Run:
         chain.clear()
         step, together = cached(stack, count)
         x = self._with_ones if chain.wants_ones else self.x
-        totals = []
-        for start in range(0, stack.size, together):
-            at = slice(start, min(start + together, stack.size))
-            parts = rows_in_pieces(x, None if rows is None else rows[at], step)
-            losses = (
-                (inputs, partial(self._row_loss, numbers, members[at], count)) for inputs, numbers in parts
-            )
-            totals.append(chain.accumulate(at, losses))
-        return torch.cat(totals)
+
+        def own(at: slice) -> Iterator[Piece]:
+            for inputs, numbers in rows_in_pieces(x, None if rows is None else rows[at], step):
+                yield inputs, partial(self._row_loss, numbers, members[at], count)
+
+        # A thread for each of several members is better than several for one of them, if the step is long.
+        parts = [slice(at, min(at + together, stack.size)) for at in range(0, stack.size, together)]
+        large = stack.size * count * stack.widest >= _THREADED
+        return chain.accumulate_all(
+            parts, own, workers=min(torch.get_num_threads(), len(parts)) if large else 1
+        )
 
     def _row_loss(
         self, numbers: Tensor | slice, members: list[int], count: int, output: Tensor

@@ -152,7 +152,7 @@ def _tasks(
 
 
 def _claims(found: Mapping[str, Mapping[int, _Trained]], sizes: Sequence[int]) -> list[ClaimVerdict]:
-    """More groups bend more, and without an activation fit more. Networks this small settle nothing about new images."""
+    """More groups bend more, and without an activation fit more; networks this small settle no more than that."""
     made = []
     for name, of in found.items():
         if not name.endswith(BARE):
