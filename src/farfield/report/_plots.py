@@ -15,7 +15,7 @@ __all__ = ["COLORS", "new_axes", "save_figure"]
 
 # Okabe and Ito's palette: distinguishable with any common color vision.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-_SHORT = 20.0
+_SHORT = 100.0
 """A logarithmic axis that ends before so many times its beginning has plain numbers: 2, not 2 × 10⁰."""
 _LINES = {"line": "-", "dashed": "--", "dotted": ":"}
 
@@ -69,7 +69,7 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.set_ylim(*panel.y_range)
     low, high = axes.get_ylim()
     if floor and high < _SHORT * low:
-        named = "123456789" if high < 3.0 * low else "235"
+        named = "123456789" if high < 3.0 * low else "235" if high < 20.0 * low else "25"
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in named else "")
     if panel.ticks:
