@@ -123,7 +123,7 @@ def test_a_task_that_always_exceeds_its_memory_ends(tmp_path):
 
 
 def test_versions():
-    own = {"farfield": "1.0", "torch": "2.9", "python": "3.11"}
+    own = {"farfield": "1.0", "torch": "2.9", "python": "3.11", "numba": "0.68"}
     compare_versions(own, dict(own), "m")
     with pytest.raises(InvalidValueError, match=r"caller's farfield, 1\.0; m has farfield 0\.9"):
         compare_versions(own, {**own, "farfield": "0.9"}, "m")

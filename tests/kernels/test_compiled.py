@@ -2,14 +2,22 @@
 
 import importlib.util
 import math
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 
 import mpmath
 import numpy as np
 import pytest
 import torch
 
+import farfield
 from farfield import kernels
-from farfield.kernels import _network
+from farfield.errors import InvalidValueError
+from farfield.kernels import _block, _network
 from kernels.hard_inputs import hard_rows
 
 compiled = pytest.importorskip(
@@ -77,7 +85,7 @@ NETWORKS = {
 @pytest.fixture
 def always(monkeypatch):
     """Compiled code for the smallest job too."""
-    monkeypatch.setattr(_network, "_COMPILED", 0)
+    monkeypatch.setattr(_network, "_MANY", 0)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -108,7 +116,7 @@ def test_torch_and_numba_agree_into_part_of_a_matrix(dtype, name, monkeypatch):
     x, z = (torch.randn(n, 6, generator=draw, dtype=dtype) for n in (700, 90))
     x[5], x[6] = z[3], -z[4]
     by_torch = NETWORKS[name].ntk(x, z)
-    monkeypatch.setattr(_network, "_COMPILED", 0)
+    monkeypatch.setattr(_network, "_MANY", 0)
     whole = torch.zeros(700, 200, dtype=dtype)
     NETWORKS[name].ntk(x, z, out=whole[:, 50:140])
     tolerance = 1e-14 if dtype == torch.float64 else 2e-6
@@ -118,11 +126,58 @@ def test_torch_and_numba_agree_into_part_of_a_matrix(dtype, name, monkeypatch):
     assert torch.equal(NETWORKS[name].ntk(x[100:300], z), whole[100:300, 50:140])
 
 
-def test_jobs_that_are_small_or_have_no_numba_go_without(monkeypatch):
-    k, x = NETWORKS["depth 2"], hard_rows()
-    rows = k._rows(x)
+def test_small_matrices_go_without(monkeypatch):
+    k, rows = NETWORKS["depth 2"], NETWORKS["depth 2"]._rows(hard_rows())
     assert not k._task("ntk", rows, rows, torch.float64).compiled
-    monkeypatch.setattr(_network, "_COMPILED", len(x) ** 2)
+    monkeypatch.setattr(_network, "_MANY", len(rows) ** 2)
     assert k._task("ntk", rows, rows, torch.float64).compiled
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not k._task("ntk", rows, rows, torch.float64).compiled
+
+
+@pytest.mark.parametrize("fault", ["not there", "broken", "switched off"])
+def test_without_a_numba_that_works_torch_serves(fault, monkeypatch, always):
+    k, x = NETWORKS["depth 2"], hard_rows()
+    truth = k.ntk(x)
+    if fault == "not there":
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    elif fault == "broken":
+        monkeypatch.setitem(sys.modules, "farfield.kernels._compiled", None)
+        monkeypatch.delattr(kernels, "_compiled")
+    else:
+        monkeypatch.setattr(compiled, "SWITCHED_OFF", True)
+    _block.compiled_code.cache_clear()
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            value = k.ntk(x)
+            k.ntk(x)
+        assert _block.compiled_code() is None
+    finally:
+        _block.compiled_code.cache_clear()
+    assert [str(w.message)[:42] for w in seen] == ["numba is installed but can't be used, so k"] * (
+        fault == "broken"
+    )
+    torch.testing.assert_close(value, truth, rtol=0, atol=1e-14 * float(truth.max()))
+
+
+def test_nowhere_to_keep_what_was_compiled(tmp_path):
+    """A read-only installation and no home."""
+    package = Path(farfield.__file__).parent
+    copy = tmp_path / "src" / "farfield"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "papers", "atlas"))
+    (copy / "kernels" / "__pycache__").write_text("")
+    code = (
+        "import torch; from farfield import kernels; from farfield.kernels import _block\n"
+        "k = kernels.mlp(depth=1, layer_norm='first', bias_var=0.1)\n"
+        "print(k.ntk(torch.randn(1100, 3)).shape, _block.compiled_code() is not None)"
+    )
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "IPYTHONDIR"), "/proc/none")
+    environment = {**os.environ, **nowhere, "PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "torch.Size([1100, 1100]) True", done.stderr
+
+
+def test_a_result_of_another_type_is_refused():
+    with pytest.raises(InvalidValueError, match="out holds"):
+        NETWORKS["depth 2"].ntk(hard_rows().float(), out=torch.empty(13, 13, dtype=torch.float16))

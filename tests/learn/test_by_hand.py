@@ -85,7 +85,7 @@ def test_a_step_has_the_gradients_of_autograd(name, cached, how, monkeypatch):
         monkeypatch.setattr(_trainer, "_THREADED", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     make, kinds = CHAINS[name]
-    models = [make(seed) for seed in range(3)]
+    models = [make(seed) for seed in range(4)]
     found = [
         type(layer).__name__.removesuffix("AffineStep") or "Affine" for layer in Stack(models).chain.layers
     ]
@@ -94,7 +94,7 @@ def test_a_step_has_the_gradients_of_autograd(name, cached, how, monkeypatch):
     x, y, weights = (
         torch.randn(70, k, generator=generator(k), dtype=torch.float64) + 0.5 * (k == 3) for k in (3, 2, 1)
     )
-    rows = torch.stack([torch.randperm(70, generator=generator(k))[:50] for k in range(3)])
+    rows = torch.stack([torch.randperm(70, generator=generator(k))[:50] for k in range(4)])
     # A step of SGD of size one: the change of a parameter is its gradient.
     settings = Training(epochs=1, optimizer="sgd", lr=1.0, batch_size=None)
     options = {"training": settings, "weights": weights[:, 0].abs(), "rows": rows}
@@ -110,7 +110,7 @@ def test_a_step_has_the_gradients_of_autograd(name, cached, how, monkeypatch):
 
 
 def test_members_of_a_large_step_go_to_threads(monkeypatch):
-    models = [mlp(norm="layer", placement="first")(seed) for seed in range(3)]
+    models = [mlp(norm="layer", placement="first")(seed) for seed in range(5)]
     x, y = (torch.randn(50, k, generator=generator(k), dtype=torch.float64) for k in (3, 2))
     threads, calls = set(), []
     plain = by_hand.WrittenOut.accumulate
@@ -120,15 +120,27 @@ def test_members_of_a_large_step_go_to_threads(monkeypatch):
         calls.append(members.start)
         return plain(self, members, pieces)
 
+    def seen():
+        calls.clear(), threads.clear()
+        made = train(models, x, y, training=Training(epochs=1, batch_size=None)).models
+        assert sorted(calls) == [0, 1, 2, 3, 4]
+        return threading.get_ident() not in threads, [p.detach() for m in made for p in m.parameters()]
+
     monkeypatch.setattr(by_hand.WrittenOut, "accumulate", watched)
     monkeypatch.setattr("farfield.learn._pieces._CACHED", 1)
-    train(models, x, y, training=Training(epochs=1, batch_size=None))
-    assert calls == [0, 1, 2] and threads == {threading.get_ident()}
-    calls.clear(), threads.clear()
-    monkeypatch.setattr(_trainer, "_THREADED", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    train(models, x, y, training=Training(epochs=1, batch_size=None))
-    assert sorted(calls) == [0, 1, 2] and threading.get_ident() not in threads
+    assert not seen()[0]
+    monkeypatch.setattr(_trainer, "_THREADED", 0)
+    aside, first = seen()
+    assert aside
+    with torch.autocast("cpu"):
+        for a, b in zip(first, seen()[1], strict=True):
+            assert torch.equal(a, b)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # too few members to keep three at work
+    assert not seen()[0]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(_trainer, "_BUFFERS", 100)
+    assert not seen()[0]
 
 
 def test_frozen_parameters_have_no_gradient_and_others_do(monkeypatch):

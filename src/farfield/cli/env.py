@@ -21,7 +21,7 @@ _EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "transformers": ("local folders of transformers: hf:<folder>", ("transformers",)),
     "trees": ("the tree baseline of reproduce p1", ("xgboost-cpu",)),
     "certify": (".safetensors files: weights, certificates in their header", ("safetensors",)),
-    "fast": ("large kernel matrices in a third of the time", ("numba",)),
+    "fast": ("large kernel matrices in half the time", ("numba",)),
     "vision": ("image backbones of reproduce p1", ("torchvision", "pillow")),
 }
 """Extra → what it adds, and the packages that it installs."""

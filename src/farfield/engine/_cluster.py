@@ -44,12 +44,17 @@ _AGAIN = (
 _VERSIONS = """
 def versions():
     import platform
-    found = {"python": platform.python_version(), "farfield": None, "torch": None}
+    from importlib import metadata
+    found = {"python": platform.python_version(), "farfield": None, "torch": None, "numba": None}
     for name in ("farfield", "torch"):
         try:
             found[name] = str(__import__(name).__version__)
         except ImportError:
             pass
+    try:
+        found["numba"] = metadata.version("numba")
+    except metadata.PackageNotFoundError:
+        pass
     return found
 """
 _SILENT = "RAY_USAGE_STATS_ENABLED"
@@ -235,14 +240,18 @@ def _check_versions(ray: Any, address: str) -> None:
 
 
 def compare_versions(own: dict[str, str | None], theirs: dict[str, str | None], machine: str) -> None:
-    """Raise if a machine has another farfield or none; warn if it has another torch or Python."""
+    """Raise if a machine has another farfield or none; warn if it has another torch, Python or numba."""
     if own["farfield"] != theirs["farfield"]:
         found = "none" if theirs["farfield"] is None else f"farfield {theirs['farfield']}"
         raise InvalidValueError(
             f"Every machine of a cluster has the caller's farfield, {own['farfield']}; {machine} has {found}. "
             "Install the same version there."
         )
-    other = [f"{k} {theirs[k]} (here {own[k]})" for k in ("torch", "python") if own[k] != theirs[k]]
+    other = [
+        f"{k} {theirs[k] or 'not at all'} (here {own[k] or 'none'})"
+        for k in ("torch", "python", "numba")
+        if own[k] != theirs[k]
+    ]
     if other:
         warnings.warn(
             f"The machine {machine} of the cluster has {' and '.join(other)}: results may differ in their last bits.",

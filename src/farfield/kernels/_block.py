@@ -7,8 +7,12 @@ result where it belongs. Compiled, all but the product are one pass.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
+import warnings
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -30,6 +34,23 @@ _OBTUSE = math.asin(math.sqrt(0.99))
 """Up to this half angle sin(θ/2), rounded to float32, fixes θ to float32's last digits."""
 
 
+@functools.cache
+def compiled_code() -> ModuleType | None:
+    """What numba compiles; None where it is not installed, does not import or is switched off."""
+    if importlib.util.find_spec("numba") is None:
+        return None
+    try:
+        from farfield.kernels import _compiled
+    except (
+        Exception
+    ) as error:  # one release of numba and one of numpy may not go together, in ways of their own
+        warnings.warn(
+            f"numba is installed but can't be used, so kernels are computed without it: {error}", stacklevel=2
+        )
+        return None
+    return None if _compiled.SWITCHED_OFF else _compiled
+
+
 @dataclass(frozen=True)
 class TableTile:
     """Task: one tile from the angles between the inputs alone, at a cost that does not depend on depth.
@@ -45,7 +66,7 @@ class TableTile:
     scale1: Tensor | None = None
     scale2: Tensor | None = None
     compiled: bool = False
-    """Whether by code that numba compiles, which gives the same to rounding."""
+    """Whether by code that numba compiles, where it is installed; which gives the same to rounding."""
 
     def __call__(self, tile: Tile) -> Tensor:
         """The tile's entries."""
@@ -61,8 +82,9 @@ class TableTile:
         height = -(-(last - first) // -(-(last - first) // most))  # blocks of equal height
         block: _Block | _AtOnce
         block = _Wide(self.table, columns) if self.dtype == torch.float64 else _Narrow(self.table, columns)
-        if self.compiled and block.terms:
-            block = _AtOnce(block)
+        code = compiled_code() if self.compiled and block.terms else None
+        if code is not None:
+            block = _AtOnce(block, code)
         rows = block.extended(self.unit1[first:last])
         for start in range(first, last, height):
             stop = min(start + height, last)
@@ -181,12 +203,10 @@ class _Narrow(_Block):
 class _AtOnce:
     """A block's angles and polynomial in one pass of compiled code."""
 
-    def __init__(self, block: _Block) -> None:
-        from farfield.kernels import _compiled
-
-        self.code = _compiled
+    def __init__(self, block: _Block, code: ModuleType) -> None:
+        self.code = code
         self.block = block
-        self.terms = _compiled.padded(torch.stack(block.terms).numpy())
+        self.terms = code.padded(torch.stack(block.terms).numpy())
         self.extended = block.extended
         self.spare: Tensor | None = None
 

@@ -22,7 +22,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["narrow", "padded", "polynomial", "wide"]
+__all__ = ["SWITCHED_OFF", "narrow", "padded", "polynomial", "wide"]
+
+SWITCHED_OFF = bool(getattr(numba.config, "DISABLE_JIT", False))
+"""Whether numba was told to compile nothing: Python's own loops would take a thousand times as long."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -52,7 +55,12 @@ def _jit(function: _Function) -> _Function:
 
     ``contract`` alone of the liberties with arithmetic: a product and a sum in one instruction.
     """
-    made: Any = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(function)
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+    made: Any
+    try:
+        made = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # nowhere to keep it: a read-only installation, and no home
+        made = numba.njit(**options)(function)
     return cast("_Function", made)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +29,8 @@ _TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 _SIDE, _HALF = 1024, 256
 """Side of a tile, and of one of a symmetric matrix, where half of each on the diagonal is work for nothing."""
 _MANY = 1 << 20
-"""Entries from which on several workers pay."""
-_COMPILED = 4_000_000
-"""Entries from which on compiled code pays, whose first call in a process takes half a second, and two the first time
-ever. By the size of the job alone: the same job has the same last digits again."""
+"""Entries from which on several workers pay, and compiled code, whose first call in a process takes half a second,
+and two the first time ever. By the size of the matrix alone: the same one has the same last digits again."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +167,10 @@ class NetworkKernel:
             )
             side = min(_HALF if symmetric else _SIDE, height)
             tiles = engines.tiles(len(rows1), len(rows2), height=side, symmetric=symmetric)
+            if out is not None and torch.as_tensor(out[:0]).dtype != dtype:
+                raise InvalidValueError(
+                    f"The result of inputs of {x1.dtype} is {dtype}; out holds {torch.as_tensor(out[:0]).dtype}."
+                )
             if out is None:
                 out = engines.empty_matrix(len(rows1), len(rows2), dtype=dtype, device=x1.device)
             # A network is known by its values: it may hold functions, which have no content to compare.
@@ -297,8 +298,7 @@ class NetworkKernel:
         if degree is not None:
             scale1, scale2 = (rows.q ** (degree / 2) for rows in (rows1, rows2))
             scale1, scale2 = scale1.to(dtype), scale2.to(dtype)
-        large = len(rows1) * len(rows2) >= _COMPILED and rows1.unit.device.type == "cpu"
-        compiled = large and importlib.util.find_spec("numba") is not None
+        compiled = len(rows1) * len(rows2) >= _MANY and rows1.unit.device.type == "cpu"
         return TableTile(table, dtype, rows1.unit, rows2.unit, scale1, scale2, compiled)
 
     def _walk(

@@ -343,20 +343,22 @@ class WrittenOut:
     @torch.no_grad()
     def accumulate(self, members: slice, pieces: Iterable[Piece]) -> Tensor:
         """Gradients of some members over all rows of a step; the sums of their losses, float64."""
-        work = self._work
-        work.at, work.fresh = members, True
-        for layer in self.layers:
-            layer.begin(work)
-        total = torch.zeros(members.stop - members.start, dtype=torch.float64)
-        for inputs, loss in pieces:
-            x = inputs.expand(len(total), -1, -1)
+        # The caller's autocast would not reach other threads.
+        with torch.autocast("cpu", enabled=False):
+            work = self._work
+            work.at, work.fresh = members, True
             for layer in self.layers:
-                x = layer.forward(x, work)
-            losses, gradient = loss(x)
-            for k, layer in reversed(tuple(enumerate(self.layers))):
-                gradient = layer.backward(gradient, work, wanted=k > 0)
-            total += losses.sum(1).double()
-            work.fresh = False
-        for layer in self.layers:
-            layer.finish(work)
+                layer.begin(work)
+            total = torch.zeros(members.stop - members.start, dtype=torch.float64)
+            for inputs, loss in pieces:
+                x = inputs.expand(len(total), -1, -1)
+                for layer in self.layers:
+                    x = layer.forward(x, work)
+                losses, gradient = loss(x)
+                for k, layer in reversed(tuple(enumerate(self.layers))):
+                    gradient = layer.backward(gradient, work, wanted=k > 0)
+                total += losses.sum(1).double()
+                work.fresh = False
+            for layer in self.layers:
+                layer.finish(work)
         return total

@@ -33,6 +33,8 @@ __all__ = ["predict_all", "train"]
 
 _THREADED = 2**23
 """Numbers between two layers, in one step, from which on members go to threads of their own."""
+_BUFFERS = 2**26
+"""Numbers that the buffers of all these threads may hold."""
 
 
 def train(
@@ -272,12 +274,13 @@ class _Run:
             for inputs, numbers in rows_in_pieces(x, None if rows is None else rows[at], step):
                 yield inputs, partial(self._row_loss, numbers, members[at], count)
 
-        # A thread for each of several members is better than several for one of them, if the step is long.
         parts = [slice(at, min(at + together, stack.size)) for at in range(0, stack.size, together)]
-        large = stack.size * count * stack.widest >= _THREADED
-        return chain.accumulate_all(
-            parts, own, workers=min(torch.get_num_threads(), len(parts)) if large else 1
-        )
+        # A thread for each of several members is better than several for one of them, if the step is long, there are
+        # enough members to keep all busy, and memory for the buffers of each.
+        threads = torch.get_num_threads()
+        buffers = threads * step * together * stack.widest * (len(chain.layers) + 2)
+        large = stack.size * count * stack.widest >= _THREADED and len(parts) >= 2 * threads
+        return chain.accumulate_all(parts, own, workers=threads if large and buffers <= _BUFFERS else 1)
 
     def _row_loss(
         self, numbers: Tensor | slice, members: list[int], count: int, output: Tensor
