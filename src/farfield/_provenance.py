@@ -51,7 +51,7 @@ def provenance(settings: dict[str, JSON], *, seed: int | None = None) -> dict[st
     return {
         "settings": settings,
         "seed": seed,
-        "versions": {name: _version(name) for name in ("farfield", "torch", "numpy", "numba")},
+        "versions": {name: _version(name) for name in ("farfield", "torch", "numpy")},
         "commit": _commit(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
