@@ -86,7 +86,7 @@ def load_problem(name: str, *, images: int, size: int, seeds: Sequence[int]) -> 
 def linear_accuracy(x: Tensor, y: Tensor, classes: int = CLASSES) -> dict[str, float]:
     """Training accuracy of two linear classifiers, each at the minimum of its loss, and what shows that it is.
 
-    Softmax regression by up to 1000 steps of L-BFGS in float64, and least squares on indicators in closed form.
+    Softmax regression by up to 5000 steps of L-BFGS in float64, and least squares on indicators in closed form.
     Accuracy itself can't be maximized in reasonable time: another linear classifier may do a little better.
 
     Returns
@@ -97,7 +97,7 @@ def linear_accuracy(x: Tensor, y: Tensor, classes: int = CLASSES) -> dict[str, f
     inputs = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
     weights = torch.zeros(inputs.shape[1], classes, dtype=torch.float64, requires_grad=True)
     search = torch.optim.LBFGS(
-        [weights], max_iter=1000, history_size=30, tolerance_grad=1e-9, tolerance_change=1e-16,
+        [weights], max_iter=5000, history_size=30, tolerance_grad=1e-9, tolerance_change=1e-16,
         line_search_fn="strong_wolfe",
     )  # fmt: skip
 

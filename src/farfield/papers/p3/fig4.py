@@ -45,6 +45,7 @@ def run(
     depths: Sequence[int],
     groups: Sequence[int],
     epochs: int,
+    ln_epochs: int,
     batch_size: int,
     lr: float,
     longer: int,
@@ -52,13 +53,15 @@ def run(
 ) -> ExperimentResult:
     """Fit random labels with every kind and depth, and with a linear classifier at its optimum.
 
-    ``longer`` repeats the training of the LN-Nets of middle depth with so many times the epochs; ``judge`` is for
-    full sizes: after a short training accuracy says nothing about what a network can fit.
+    ``ln_epochs``: of the LN-Nets, which learn slowly, in place of ``epochs``. ``longer`` repeats the training of
+    those of middle depth with so many times as many; ``judge`` is for full sizes: after a short training accuracy
+    says nothing about what a network can fit.
     """
     own = [1000 * seed + s for s in range(seeds)]
     training = Training(epochs=epochs, batch_size=batch_size, lr=lr, schedule="cosine", loss="cross_entropy")
     middle = depths[len(depths) // 2]
-    per_dataset = epochs * (len(groups) * len(depths) + longer)
+    lengths = {g: ln_epochs if g == 1 else epochs for g in groups}
+    per_dataset = sum(lengths.values()) * len(depths) + ln_epochs * longer
     total, before = per_dataset * len(datasets), 0
     panels: list[Panel] = []
     verdicts: list[ClaimVerdict] = []
@@ -72,17 +75,17 @@ def run(
         for g in groups:
             for depth in depths:
                 found[g, depth] = fit(
-                    problem, groups=g, depth=depth, width=width, training=training, seeds=own, scratch=scratch,
-                    progress=shifted(progress, before, total),
+                    problem, groups=g, depth=depth, width=width, training=replace(training, epochs=lengths[g]),
+                    seeds=own, scratch=scratch, progress=shifted(progress, before, total),
                 )  # fmt: skip
-                before += epochs
+                before += lengths[g]
         more = None
         if longer:
             more = fit(
-                problem, groups=1, depth=middle, width=width, training=replace(training, epochs=longer * epochs),
+                problem, groups=1, depth=middle, width=width, training=replace(training, epochs=longer * ln_epochs),
                 seeds=own, scratch=scratch, progress=shifted(progress, before, total),
             )  # fmt: skip
-            before += longer * epochs
+            before += longer * ln_epochs
         if judge:
             verdicts += _claims(problem, found, ceiling, groups, depths, images)
         verdicts.append(_optimal(problem, linear))
@@ -94,7 +97,8 @@ def run(
     progress(total, total)
     caption = (
         f"{images} images with labels drawn from ten at random, {seeds} seeds with images, labels and weights of "
-        f"their own, width {width}, {epochs} epochs of Adam. Left of each pair: training accuracy by depth, mean "
+        f"their own, width {width}, {epochs} epochs of Adam, {ln_epochs} for LN-Nets. Left of each pair: training "
+        "accuracy by depth, mean "
         f"and 95% t-interval. Right: while training, {middle} hidden layers; dotted the linear classifier."
     )
     table = Table(("images", "network", "hidden layers", "training accuracy", "final loss"), tuple(rows))
@@ -274,11 +278,12 @@ EXPERIMENT = Experiment(
     ),
     settings={
         "datasets": {"cifar10": 8, "mnist": 14}, "images": 10000, "seeds": 3, "width": 128, "depths": [1, 2, 4],
-        "groups": [0, 1, 8, 32], "epochs": 300, "batch_size": 500, "lr": 1e-2, "longer": 3, "judge": True,
+        "groups": [0, 1, 8, 32], "epochs": 300, "ln_epochs": 900, "batch_size": 500, "lr": 1e-2, "longer": 3,
+        "judge": True,
     },
     quick={
         "datasets": {"mnist": 4}, "images": 500, "seeds": 2, "width": 16, "depths": [1, 2], "groups": [0, 1, 4],
-        "epochs": 4, "batch_size": 50, "longer": 1, "judge": False,
+        "epochs": 4, "ln_epochs": 4, "batch_size": 50, "longer": 1, "judge": False,
     },
     paper_size={"images": "all (50,000 and 60,000)", "seeds": None, "width": None, "epochs": None},
     run=run,
