@@ -17,7 +17,7 @@ EXPERIMENT = Experiment(
         "two other scalings are run beside."
     ),
     settings={
-        **SETTINGS, "held_out": [1, 2, 3, 4], "other_features": [], "seeds": 25, "other_seeds": 5, "group": 5,
+        **SETTINGS, "held_out": [1, 2, 3, 4], "other_features": [], "seeds": 100, "other_seeds": 100, "group": 10,
         "other_scalings": (("standard", "standard"), ("none", "none")),
     },
     quick=QUICK,
