@@ -41,9 +41,8 @@ def compiled_code() -> ModuleType | None:
         return None
     try:
         from farfield.kernels import _compiled
-    except (
-        Exception
-    ) as error:  # one release of numba and one of numpy may not go together, in ways of their own
+    # A release of numba and one of numpy that do not go together say so in ways of their own.
+    except Exception as error:
         warnings.warn(
             f"numba is installed but can't be used, so kernels are computed without it: {error}", stacklevel=2
         )

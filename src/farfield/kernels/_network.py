@@ -167,10 +167,8 @@ class NetworkKernel:
             )
             side = min(_HALF if symmetric else _SIDE, height)
             tiles = engines.tiles(len(rows1), len(rows2), height=side, symmetric=symmetric)
-            if out is not None and torch.as_tensor(out[:0]).dtype != dtype:
-                raise InvalidValueError(
-                    f"The result of inputs of {x1.dtype} is {dtype}; out holds {torch.as_tensor(out[:0]).dtype}."
-                )
+            if out is not None and (given := torch.as_tensor(out[:0]).dtype) != dtype:
+                raise InvalidValueError(f"The result of inputs of {x1.dtype} is {dtype}; out holds {given}.")
             if out is None:
                 out = engines.empty_matrix(len(rows1), len(rows2), dtype=dtype, device=x1.device)
             # A network is known by its values: it may hold functions, which have no content to compare.

@@ -98,8 +98,8 @@ def run(
     caption = (
         f"{images} images with labels drawn from ten at random, {seeds} seeds with images, labels and weights of "
         f"their own, width {width}, {epochs} epochs of Adam, {ln_epochs} for LN-Nets. Left of each pair: training "
-        "accuracy by depth, mean "
-        f"and 95% t-interval. Right: while training, {middle} hidden layers; dotted the linear classifier."
+        f"accuracy by depth, mean and 95% t-interval. Right: while training, {middle} hidden layers; dotted the "
+        "linear classifier."
     )
     table = Table(("images", "network", "hidden layers", "training accuracy", "final loss"), tuple(rows))
     figure = Figure("Random labels without an activation function", tuple(panels), caption, columns=2)
