@@ -40,6 +40,7 @@ from farfield.engine import (
     ray,
     tiles,
 )
+from farfield.engine._schedule import AHEAD
 from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
 
 WORKERS = [1, 3]
@@ -266,17 +267,23 @@ def test_stream_holds_few_batches(any_engine):
 
 
 def test_stream_takes_from_an_endless_source_only_what_it_needs(any_engine):
-    taken = []
+    taken, begun = [], []
 
     def endless():
         while True:
             taken.append(len(taken))
             yield taken[-1]
 
+    def seen(item):
+        begun.append(item)
+        return abs(item)
+
     with pytest.raises(TaskError) as caught:
-        any_engine.stream(endless(), FailsOn(abs, 10), operator.add)
+        any_engine.stream(endless(), FailsOn(seen, 10), operator.add)
     assert caught.value.item == 10
-    assert len(taken) <= 11 + 2 * any_engine.workers
+    # A thread that is held up lets the others go on: how far depends on the machine, within the engine's bound.
+    assert len(taken) <= len(begun) + 1 + 2 * any_engine.workers
+    assert len(taken) <= 11 + (1 if any_engine.workers == 1 else AHEAD * any_engine.workers)
 
 
 def test_stream_tells_a_total_where_there_is_one(any_engine):
