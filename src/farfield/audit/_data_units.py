@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from farfield.audit._rays import LARGE, LARGEST_BATCH, is_batched, numbers_per_sample
+from farfield.audit._rays import LARGEST_BATCH, is_batched, numbers_per_sample
 from farfield.audit._sample import one_sample
 from farfield.graph import Program
 from farfield.growth import GrowthReport
@@ -74,8 +74,7 @@ def _measured(report: GrowthReport, program: Program, inputs: Sequence[Tensor]) 
         return None
     norms = torch.stack([t.reshape(count, -1).square().sum(-1) for t in wide.values()]).sum(0).sqrt()
     away = _away(report, program, wide, spread)
-    work = numbers_per_sample(program, sample)
-    few = max(work, sum(t.numel() for t in program.constants.values())) > LARGE
+    work, few = numbers_per_sample(program, sample), program.is_large
     rows = range(min(count, FEW_ROWS if few else ROWS))
     near = [[t[i : i + 1] for t in inputs] for i in rows]
     far = [

@@ -13,12 +13,10 @@ from farfield.audit._sample import one_sample
 from farfield.graph import Program, SymbolicSize
 from farfield.growth import GrowthReport
 
-__all__ = ["LARGE", "LARGEST_BATCH", "is_batched", "numbers_per_sample", "rays"]
+__all__ = ["LARGEST_BATCH", "is_batched", "numbers_per_sample", "rays"]
 
 FULL, FEW = range(-4, 25), range(-4, 25, 4)
 """Exponents of λ in quarters of a decade; few for a program that takes long."""
-LARGE = 5_000_000
-"""Weights, or numbers computed for one sample, from which on a program is evaluated at few points only."""
 LARGEST_BATCH = 20_000_000
 """Numbers computed in one evaluation; more samples than that go in several."""
 
@@ -63,8 +61,7 @@ def _evaluated(report: GrowthReport, inputs: Sequence[Tensor], count: int) -> Ma
     sample = tuple(inputs) if whole else one_sample(program, inputs)
     if sample is None:
         raise ValueError(f"the program takes {len(program.inputs)} tensors and {len(inputs)} were given")
-    work = numbers_per_sample(program, sample)
-    large = max(work, sum(t.numel() for t in program.constants.values())) > LARGE
+    work, large = numbers_per_sample(program, sample), program.is_large
     radii = [10.0 ** (k / 4.0) for k in (FEW if large else FULL)]
     directions = _directions(report, sample, min(count, 2) if large else count)
     points = [(direction, radius) for _, direction in directions for radius in radii]
@@ -93,8 +90,7 @@ def numbers_per_sample(program: Program, sample: Sequence[Tensor]) -> int:
         for spec, t in zip(program.inputs, sample, strict=True)
         for d, n in zip(spec.shape, t.shape, strict=True)
     }
-    nodes = (node for node in program.nodes if node.role == "operation")
-    return sum(math.prod(d if isinstance(d, int) else known.get(str(d), 1) for d in n.shape) for n in nodes)
+    return program.computed(known)
 
 
 def _directions(

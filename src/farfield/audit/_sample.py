@@ -16,7 +16,10 @@ def one_sample(program: Program, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]
     """Inputs cut to their first row where rows are samples, whole where they are not; ``None`` if they do not fit."""
     if len(inputs) != len(program.inputs):
         return None
-    axes = {str(s.shape[0]) for s in program.inputs if s.shape and isinstance(s.shape[0], SymbolicSize)}
+    pairs = list(zip(inputs, program.inputs, strict=True))
+    # An axis of one row has nothing to cut.
+    axes = {
+        str(s.shape[0]) for t, s in pairs if s.shape and isinstance(s.shape[0], SymbolicSize) and len(t) > 1
+    }
     free = {axis for axis in axes if rows_are_samples(program, inputs, axis)}
-    pairs = zip(inputs, program.inputs, strict=True)
     return tuple(t[:1] if s.shape and str(s.shape[0]) in free else t for t, s in pairs)

@@ -64,7 +64,8 @@ def differs(
     Returns
     -------
     str or None
-        The input, the two values, and what to look for. Cost: two forward passes per scale, and about six more.
+        The input, the two values, and what to look for. Cost: two forward passes per scale, and about six more; of a
+        large program eight in all, the scales being rows of one batch.
     """
     starts = [leaf for leaf in tree_leaves(example_inputs) if isinstance(leaf, Tensor)]
     if program.capture == "modules" or len(starts) != len(program.inputs):
@@ -137,19 +138,47 @@ def _trials(
     if not any(spec.kind == "real" for spec in program.inputs):
         scales = scales[:1]
     batches = (*BATCHES, *sorted(n for n in numbers - set(BATCHES) if 0 < n <= LARGEST_BATCH)[:6])
+    if program.is_large:
+        yield from _few_trials(program, starts, scales, batches if open_axis else (0,), source)
+        return
     for count in batches if open_axis else (0,):
         rows = spread_rows(program, starts, count)
+        if rows is None:
+            continue
         for scale in scales if count == batches[0] or not open_axis else scales[::2]:
-            if rows is not None:
-                inputs = [_drawn(s, row, scale, source) for s, row in zip(program.inputs, rows, strict=True)]
-                batch = f" and a batch of {count}" if open_axis else ""
-                yield f"at inputs of size {scale:.0e}{batch}", inputs
+            inputs = [_drawn(s, row, scale, source) for s, row in zip(program.inputs, rows, strict=True)]
+            batch = f" and a batch of {count}" if open_axis else ""
+            yield f"at inputs of size {scale:.0e}{batch}", inputs
 
 
-def _drawn(spec: InputSpec, start: Tensor, scale: float, source: torch.Generator) -> Tensor:
+def _few_trials(
+    program: Program,
+    starts: Sequence[Tensor],
+    scales: Sequence[float],
+    batches: Sequence[int],
+    source: torch.Generator,
+) -> Iterator[tuple[str, list[Tensor]]]:
+    """For a large program: every batch once, the scales among its rows; of one row only if the example has more."""
+    done = {1} if all(len(s) == 1 for s in starts if s.ndim) else set()
+    for count in batches:
+        rows = spread_rows(program, starts, count)
+        if rows is None or count in done:
+            continue
+        sizes = scales if count == 0 else (torch.tensor(scales)[torch.arange(count) % len(scales)].flip(0),)
+        for size in sizes:
+            inputs = [_drawn(s, row, size, source) for s, row in zip(program.inputs, rows, strict=True)]
+            batch = f" in a batch of {count}" if count else ""
+            yield f"at inputs of sizes up to {float(torch.as_tensor(size).max()):.0e}{batch}", inputs
+
+
+def _drawn(spec: InputSpec, start: Tensor, scale: float | Tensor, source: torch.Generator) -> Tensor:
+    """Random numbers of this size; of these sizes, row by row, where the input has as many rows."""
     if spec.kind != "real":
         return start.detach().clone()
     wide = torch.complex128 if start.is_complex() else torch.float64
+    if isinstance(scale, Tensor):
+        fits = start.ndim > 0 and len(start) == len(scale)
+        scale = scale.to(wide).reshape(-1, *(1,) * (start.ndim - 1)) if fits else float(scale.max())
     drawn: Tensor = scale * torch.randn(start.shape, generator=source, dtype=wide)
     if not start.is_complex():
         drawn = drawn.clamp(-torch.finfo(start.dtype).max, torch.finfo(start.dtype).max)

@@ -15,6 +15,7 @@ from farfield.graph._node import InputSpec, Node
 from farfield.graph._rules import walk
 from farfield.graph._size import Dimension, SymbolicSize, resolve, symbols_in
 from farfield.graph._unknown import compute_unknown
+from farfield.graph._wide import is_narrow, linear_in_blocks
 from farfield.graph.operators import operator
 
 __all__ = ["check_shape", "compute_node", "interpret", "learn_sizes", "resolved"]
@@ -82,14 +83,23 @@ def interpret(
         if node.role == "constant":
             return constants[node.name]
         # Constants are cast where they are used and let go again: in float64 they are twice the model.
-        tensors = tuple(cast(t, dtype) if isinstance(t, Tensor) else t for t in tensors)
-        value = compute_node(node, tensors, sizes, dtype)
+        narrow = node.op == "linear" and is_narrow(tensors[1], dtype)
+        tensors = tuple(
+            cast(t, dtype) if isinstance(t, Tensor) and not (narrow and place == 1) else t
+            for place, t in enumerate(tensors)
+        )
+        value = _linear(*tensors) if narrow else compute_node(node, tensors, sizes, dtype)
         learn_sizes(node.shape, value, sizes)
         return value
 
     with torch.no_grad():
         values = walk(nodes, step, keep=keep)
         return {name: cast(v, dtype) if name in constants else v for name, v in values.items()}
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    value, _ = linear_in_blocks(x, weight)
+    return value if bias is None else value + bias
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

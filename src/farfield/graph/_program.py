@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,8 @@ from farfield.graph._node import InputSpec, Node
 __all__ = ["CaptureMethod", "Program"]
 
 CaptureMethod: TypeAlias = Literal["export", "fx", "modules"]
+LARGE = 5_000_000
+"""Weights, or numbers computed for one sample, beyond which a program is large."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,25 @@ class Program:
     def find(self, *ops: str) -> tuple[Node, ...]:
         """Every node whose operator is one of these, in program order."""
         return tuple(node for node in self.nodes if node.op in ops)
+
+    @property
+    def is_large(self) -> bool:
+        """One evaluation is work, by its weights or by what it computes: such a program is run at few points only."""
+        return max(self.computed(), sum(tensor.numel() for tensor in self.constants.values())) > LARGE
+
+    def computed(self, sizes: Mapping[str, int] | None = None) -> int:
+        """How many numbers one evaluation computes.
+
+        Parameters
+        ----------
+        sizes
+            Name of an open axis → its size; 1 for those not given.
+        """
+        known = {} if sizes is None else sizes
+        nodes = (node for node in self.nodes if node.role == "operation")
+        return sum(
+            math.prod(d if isinstance(d, int) else known.get(str(d), 1) for d in n.shape) for n in nodes
+        )
 
     def evaluate(
         self,

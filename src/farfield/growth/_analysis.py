@@ -99,7 +99,7 @@ def analyze_growth(program: Program) -> Analysis:
 
 
 def extents(
-    program: Program, moving: frozenset[str], forced: Mapping[str, Extent] | None = None
+    program: Program, moving: frozenset[str], forced: Mapping[str, Claim] | None = None
 ) -> dict[str, Claim]:
     """Every node's extent when the inputs of ``moving`` move and the others are fixed at unknown values.
 

@@ -151,20 +151,24 @@ def _captured(model: Any, given: Sequence[Tensor | None], example_inputs: Any) -
 
 
 def follow(
-    program: Program, directions: Sequence[Tensor | None], starts: Sequence[Tensor | None], output: int = 0
+    program: Program,
+    directions: Sequence[Tensor | None],
+    starts: Sequence[Tensor | None],
+    output: int = 0,
+    lowest: float | None = None,
 ) -> tuple[Jet, tuple[Reason, ...]]:
     """The jet of one output along every direction; its first axis runs over the directions.
 
     Lower-order terms are followed only if, without them, some direction stays unresolved: a vanishing
-    term times a growing one needs them.
+    term times a growing one needs them. ``lowest`` says where to stop instead.
     """
     found: list[Jet] = []
     notes: dict[Reason, None] = {}
     name = program.outputs[output]
     whole = takes_whole_inputs(program, directions)
     for chunk in chunks(program, directions, starts):
-        jet, said = _output_jet(program, chunk, name, 0.0)
-        if bool(_unresolved(jet).any()):
+        jet, said = _output_jet(program, chunk, name, 0.0 if lowest is None else lowest)
+        if lowest is None and bool(_unresolved(jet).any()):
             jet, said = _output_jet(program, chunk, name, LOWEST)
         notes.update(dict.fromkeys(said))
         if whole:

@@ -184,19 +184,21 @@ def _largest(tensor: Tensor) -> float:
     return max(abs(float(low)), abs(float(high)))
 
 
-def constant(tensor: Tensor) -> Jet:
+def constant(tensor: Tensor, *, narrow: bool = False) -> Jet:
     """A value that does not move: its only power is 0 and it is exact.
 
     Entries of a size among ``MASKS`` become a coefficient of the power ``MASKED``, above every power a network
     reaches, so that comparisons treat them as infinite. Every other number is the number it is, however large.
+    ``narrow`` leaves a large weight in its own type, for a rule that converts it block by block.
     """
-    if tensor.is_floating_point():
+    narrow = narrow and _largest(tensor) < min(MASKS)
+    if tensor.is_floating_point() and not narrow:
         tensor = tensor.to(torch.float64)
     elif tensor.is_complex():
         tensor = tensor.to(torch.complex128)
     zeros = _nothing(tensor.shape, tensor.device)
     floor = torch.full((1,) * tensor.ndim, -INF, dtype=torch.float64, device=tensor.device)
-    if tensor.is_floating_point() and _largest(tensor) >= min(MASKS):
+    if not narrow and tensor.is_floating_point() and _largest(tensor) >= min(MASKS):
         masked = torch.isin(
             tensor.detach().abs(), torch.tensor(MASKS, dtype=torch.float64, device=tensor.device)
         )

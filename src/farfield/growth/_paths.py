@@ -321,7 +321,11 @@ def _cut(analysis: Analysis, names: set[Any], output: str, moving: str | None) -
     program = analysis.program
     ordered = tuple(n.name for n in program.nodes if n.name in names)
     movers = frozenset(s.name for s in program.inputs) if moving is None else frozenset({moving})
-    forced = {name: Extent(BOUNDED, BOUNDED) for name in ordered}
+    graph = program.to_networkx()
+    changed = set(ordered).union(*(nx.descendants(graph, name) for name in ordered))
+    # What no cut node reaches stays as it was found.
+    forced: dict[str, Claim] = {n: claim for n, claim in _table(analysis, moving).items() if n not in changed}
+    forced |= {name: Extent(BOUNDED, BOUNDED) for name in ordered}
     after = extents(program, movers, forced)
     labels = tuple(label(program.node(name)) for name in ordered)
     return Cut(ordered, labels, _whole(after[output]).bounded)

@@ -13,6 +13,7 @@ import torch
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import Node, Program, last_uses
 from farfield.graph._interpret import check_shape, learn_sizes, resolved
+from farfield.graph._wide import is_narrow
 from farfield.growth import jets
 from farfield.growth._extent import Reason
 from farfield.growth._jet import ROUNDING, Jet, constant, stored, unknown_like
@@ -59,8 +60,10 @@ def run_jets(
             values[node.name] = _numbered(inputs[node.name], count)
         elif node.role != "constant":
             # Constants are brought to float64 where they are used and then let go: weights are most of the memory.
+            weight = _weight_of_moving(node, values)
             operands = tuple(
-                None if name is None else _operand(program, values, name) for name in node.inputs
+                None if name is None else _operand(program, values, name, place == weight)
+                for place, name in enumerate(node.inputs)
             )
             values[node.name] = _numbered(
                 _advance(resolved(node, sizes, torch.float64), operands, lowest, notes), count
@@ -72,8 +75,18 @@ def run_jets(
     return values, tuple(notes)
 
 
-def _operand(program: Program, values: Mapping[str, JetValue], name: str) -> JetValue:
-    return values[name] if name in values else constant(program.constants[name].detach())
+def _weight_of_moving(node: Node, values: Mapping[str, JetValue]) -> int | None:
+    """Which argument is the weight of a linear layer that something moving reaches."""
+    first = node.inputs[0] if node.inputs else None
+    moves = node.op == "linear" and first is not None and first in values and not _still(values[first])
+    return 1 if moves and node.inputs.count(node.inputs[1]) == 1 else None
+
+
+def _operand(program: Program, values: Mapping[str, JetValue], name: str, is_weight: bool) -> JetValue:
+    if name in values:
+        return values[name]
+    tensor = program.constants[name].detach()
+    return constant(tensor, narrow=is_weight and is_narrow(tensor, torch.float64))
 
 
 def _numbered(value: JetValue, count: Iterator[int]) -> JetValue:

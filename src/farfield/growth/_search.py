@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,11 +15,6 @@ from farfield.growth._analysis import Analysis
 from farfield.growth._evaluate import Evaluator
 
 __all__ = ["Search", "unit"]
-
-LARGE = 5_000_000
-"""Programs with more weights than this are first tried with two directions: almost any will do."""
-WIDE = 20_000
-"""The same for inputs with more numbers than this."""
 
 
 def unit(flat: Tensor) -> Tensor:
@@ -93,10 +88,12 @@ class Search:
         """Standard normal rows."""
         return torch.randn(count, self.size, generator=self.generator, dtype=torch.float64)
 
-    def first_guesses(self) -> Tensor:
-        """A few random directions: for most networks any one will do."""
-        weights = sum(tensor.numel() for tensor in self.program.constants.values())
-        return unit(self.normal(8 if weights < LARGE and self.size < WIDE else 2))
+    def guesses(self) -> Iterator[Tensor]:
+        """Directions to try, a few random ones first (one, for a large program): mostly any one will do."""
+        if self.program.is_large:
+            yield unit(self.normal(1))
+        yield unit(self.normal(8))
+        yield self.more_guesses()
 
     def more_guesses(self) -> Tensor:
         """Many: random, sign patterns, coordinate axes both ways, all coordinates equal."""
@@ -127,9 +124,8 @@ class Search:
         value = self.evaluator(self.inputs_at(flat, radius), self.output)
         return float(value[(0, *index)] if self.by_rows else value[index])
 
-    def entries(self, flat: Tensor, index: tuple[int, ...], radii: Sequence[float]) -> list[float]:
-        """One entry of the output at several radii by one evaluation; nothing where directions are whole inputs."""
-        if not self.by_rows:
-            return []
-        values = self.evaluator(self.inputs_at(flat, *radii), self.output)
-        return [float(row[index]) for row in values]
+    def entries(self, flat: Tensor, index: tuple[int, ...], radii: Sequence[float]) -> Iterator[float]:
+        """One entry of the output at several radii, as one batch; nothing where directions are whole inputs."""
+        if self.by_rows and radii:
+            values = self.evaluator(self.inputs_at(flat, *radii), self.output)
+            yield from (float(row[index]) for row in values)

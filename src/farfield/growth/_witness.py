@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -26,12 +27,16 @@ __all__ = ["Evidence", "Witness", "find_witness"]
 
 RADII = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
 FURTHER = (1e9, 1e10, 1e11, 1e12, 1e15, 1e20, 1e30)
+FEW = (1e4, 1e9, 1e15)
+"""For a large program, whose slope per unit of input is often small beside its biases."""
 FARTHEST = (1e12, 1e25, 1e50, 1e100)
 """A logarithm needs larger numbers to show itself."""
 AGREEMENT = 1e-5
 """Largest relative difference allowed between the claimed and the measured rate."""
 LARGEST_CONSTANT = 1e60
 """Constants beyond this may end a growth that is only measured."""
+HALF = 0.5
+"""Powers above this are enough for growth like λ: lower ones cost as much again, and a large program goes without."""
 LARGEST_EXPONENT = 280.0
 """Decimal exponent of the largest numbers looked at."""
 
@@ -176,8 +181,10 @@ def find_witness(
             return fastest
     if rate.degree > HIGHEST:
         return None  # no jet follows such powers
-    for candidates in (search.first_guesses(), search.more_guesses()):
-        found = _best(search, candidates)
+    for candidates in search.guesses():
+        found = (_best(search, candidates, HALF) if len(candidates) == 1 else None) or _best(
+            search, candidates
+        )
         if found is not None:
             return found
     return _climb(search)
@@ -192,11 +199,17 @@ def _allowed(search: Search) -> Rate:
     return extent.rate if extent.known else SINGULAR
 
 
-def _best(search: Search, flat: Tensor) -> Witness | None:
-    """The fastest growth among candidate directions, if evaluations confirm it."""
+def _best(search: Search, flat: Tensor, lowest: float | None = None) -> Witness | None:
+    """The fastest growth among candidate directions, if evaluations confirm it.
+
+    Parameters
+    ----------
+    lowest
+        Powers below this are not followed; all that is needed by default.
+    """
     try:
         with torch.no_grad():
-            jet, _ = follow(search.program, search.split(flat), search.starts, search.output)
+            jet, _ = follow(search.program, search.split(flat), search.starts, search.output, lowest)
     except (RuntimeError, UnseenSizeError):
         if len(flat) == 1:
             raise
@@ -283,10 +296,16 @@ def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -
     slope = float(one.at(degree))
     whole, logs = split_power(degree)
     radii = _radii(whole)
+    batches = radii[: len(RADII)], radii[len(RADII) :]  # the farthest only if the others do not settle it
+    few = [r for r in FEW if r <= radii[-1]] if search.program.is_large else []
     evidence: list[Evidence] = []
-    # All radii as one batch; if the rows of a batch should influence each other, once more one by one.
-    for values in (search.entries(flat, index, radii), (search.entry(flat, index, r) for r in radii)):
-        evidence, agreed = _until_agreed(one, degree, slope, radii, values)
+    # A large program at few radii. All as one batch; if its rows should influence each other, once more one by one.
+    for at, values in (
+        (few, search.entries(flat, index, few)),
+        (radii, itertools.chain.from_iterable(search.entries(flat, index, part) for part in batches)),
+        (radii, map(partial(search.entry, flat, index), radii)),
+    ):
+        evidence, agreed = _until_agreed(one, degree, slope, at, values)
         if agreed:
             break
     else:
@@ -360,10 +379,10 @@ def _agrees(jet: Jet, degree: float, slope: float, evidence: Sequence[Evidence])
     the known part of the series agrees to 1e-4, or the increase between the two farthest radii is the claimed
     one to 1e-2.
     """
-    if len(evidence) < 4:
+    if len(evidence) < len(FEW):
         return False
     last, before = evidence[-1], evidence[-2]
-    growing = abs(last.value) > abs(evidence[-4].value)
+    growing = abs(last.value) > abs(evidence[max(-4, -len(evidence))].value)
     if not (growing and math.copysign(1.0, last.value) == math.copysign(1.0, slope)):
         return False
     floor = float(jet.floor)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from farfield.growth._jet import Jet, add, convolve, linear_map, matmul, product_floor
+from farfield.graph._wide import is_narrow, linear_in_blocks
+from farfield.growth._jet import ROUNDING, Jet, add, convolve, linear_map, matmul, product_floor
 from farfield.growth._leading import spread_floor
 from farfield.growth._step import Step, jet_rule, register_jet_rule
 
 __all__ = ["matrix_product", "transposed"]
+
+MANY = 1 << 16
+"""Entries of a convolution's argument from which on its errors are computed in float32."""
 
 
 def transposed(jet: Jet) -> Jet:
@@ -50,7 +54,12 @@ def _weight(jet: Jet) -> Tensor:
 @jet_rule("linear")
 def _linear(step: Step) -> Jet:
     x, weight = step.jet(0), step.jet(1)
-    if weight.is_constant and x.ndim > 0:
+    if weight.is_constant and is_narrow(_weight(weight), torch.float64):
+        with torch.no_grad():
+            squares = x.errors.square() + ROUNDING**2 * x.values.abs().square()
+        values, variances = linear_in_blocks(x.values, _weight(weight), squares)
+        result = Jet(x.powers, values, variances.sqrt(), spread_floor(x.full_floor(), (-1,)))
+    elif weight.is_constant and x.ndim > 0:
         tensor = _weight(weight)
         squared = tensor.square()
         result = linear_map(
@@ -77,9 +86,18 @@ def _convolution(step: Step) -> Jet:
     if weight.is_constant:
         tensor = _weight(weight)
         squared = tensor.square()
-        result = linear_map(
-            x, lambda v: step.compute(v, tensor, None), lambda v: step.compute(v, squared, None), floor
-        )
+        # Of many entries the errors, which are estimates, are computed in float32, relative to the largest.
+        brief = squared.to(torch.float32) if x.values[0].numel() >= MANY else None
+
+        def spread(v: Tensor) -> Tensor:
+            if brief is None:
+                exact: Tensor = step.compute(v, squared, None)
+                return exact
+            size = v.max().clamp_min(torch.finfo(torch.float64).tiny)
+            found: Tensor = step.compute((v / size).to(torch.float32), brief, None)
+            return found.to(torch.float64) * size
+
+        result = linear_map(x, lambda v: step.compute(v, tensor, None), spread, floor)
     else:
         every = tuple(range(weight.ndim))
         top_x = x.top().amax(axes, keepdim=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from farfield.graph._wide import in_blocks
 from farfield.growth._extent import (
     ZERO,
     Extent,
@@ -32,18 +33,21 @@ def affine(value: Extent, weight: Tensor, node: str) -> Extent:
     """Σ_i w_ji v_i for every row j of a constant matrix: an interval from the signed row sums.
 
     Positive weights carry a side of v to the same side, negative ones to the other; rows of zeros carry
-    nothing. Cost: two passes over the weights, no copy.
+    nothing. Cost: one pass over the weights where both ends of v are 0 or infinite, two otherwise; no copy.
     """
     weight = weight.detach()
     if weight.numel() == 0:
         return inherit(ZERO, value)
-    size = torch.linalg.vector_norm(weight, 1, 1, dtype=torch.float64)
-    total = weight.sum(1, dtype=torch.float64)
-    positive, negative = weight.amax(1) > 0, weight.amin(1) < 0
-    zero = torch.zeros_like(total)
-    up = torch.where(positive, (size + total) / 2, zero)
-    down = torch.where(negative, (size - total) / 2, zero)
-    slack = 1e-12 * size
+    least, most = weight.aminmax(dim=1)
+    positive, negative = most > 0, least < 0
+    zero = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
+    if all(end == 0.0 or math.isinf(end) for end in (value.lo, value.hi)):
+        up, down, slack = positive.to(torch.float64), negative.to(torch.float64), zero
+    else:
+        size, total = _row_sums(weight)
+        up = torch.where(positive, (size + total) / 2, zero)
+        down = torch.where(negative, (size - total) / 2, zero)
+        slack = 1e-12 * size
 
     def reach(far: float, near: float) -> Tensor:
         """Σ w⁺·far − Σ w⁻·near without 0·∞."""
@@ -54,13 +58,20 @@ def affine(value: Extent, weight: Tensor, node: str) -> Extent:
     hi = float(reach(value.hi, value.lo).max())
     lo = -float(reach(-value.lo, -value.hi).max())
     any_up, any_down = bool(positive.any()), bool(negative.any())
-    least = CONSTANT if value.constant else BOUNDED
-    upper = max(least, value.upper if any_up else least, value.lower if any_down else least)
-    lower = max(least, value.lower if any_up else least, value.upper if any_down else least)
+    floor = CONSTANT if value.constant else BOUNDED
+    upper = max(floor, value.upper if any_up else floor, value.lower if any_down else floor)
+    lower = max(floor, value.lower if any_up else floor, value.upper if any_down else floor)
     result = inherit(Extent(lower, upper, lo, hi), value)
     if value.rate == SINGULAR:
         return result.doubting(Reason(node, "a linear map adds and subtracts values that may be infinite"))
     return result
+
+
+def _row_sums(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_i |w_ji| and Σ_i w_ji in float64."""
+    sums = [(block.sum(1), block.abs_().sum(1)) for block in in_blocks(weight, torch.float64)]
+    totals, sizes = zip(*sums, strict=True)
+    return torch.cat(sizes), torch.cat(totals)
 
 
 def bilinear(a: Extent, b: Extent, count: float, node: str) -> Extent:
