@@ -31,11 +31,11 @@ from farfield.nn import MLP
 
 FULL: dict[str, Any] = {
     "entries": 8192, "landmarks": 1000, "stream": 200_000, "fit": 16_000, "networks": 16, "rows": 40_132, "epochs": 3,
-    "small": 40, "small_epochs": 200, "rounds": 4, "inputs": 100, "width": 512,
+    "many": 40, "small_epochs": 200, "rounds": 4, "inputs": 100, "width": 512,
 }  # fmt: skip
 QUICK: dict[str, Any] = {
     "entries": 1024, "landmarks": 500, "stream": 16_384, "fit": 1500, "networks": 4, "rows": 4096, "epochs": 1,
-    "small": 4, "small_epochs": 10, "rounds": 2, "inputs": 50, "width": 128,
+    "many": 4, "small_epochs": 10, "rounds": 2, "inputs": 50, "width": 128,
 }  # fmt: skip
 
 
@@ -172,9 +172,9 @@ def stacks(sizes: dict[str, Any]) -> list[Row]:
     rows = []
     cases = (
         ("first", sizes["networks"], sizes["rows"], sizes["epochs"], None, 1.8),
-        ("none", sizes["networks"], sizes["rows"], sizes["epochs"], None, 2.0),
-        ("none", sizes["networks"], sizes["rows"], 1, 256, 4.0),
-        ("none", sizes["small"], 100, sizes["small_epochs"], None, 7.0),
+        ("none", sizes["many"], sizes["rows"], sizes["epochs"], None, 2.0),
+        ("none", sizes["many"], sizes["rows"], 1, 256, 4.0),
+        ("none", sizes["many"], 100, sizes["small_epochs"], None, 7.0),
     )
     for placement, count, n, epochs, batch, goal in cases:
         x = torch.randn(n, 9)

@@ -50,13 +50,21 @@ class LargeBranch(Large):
 class LargeValue(LargeBranch):
     """The norm is skipped far out, which a capture does not see."""
 
+    def is_far(self, x: Tensor) -> bool:
+        return float(x.abs().max()) > 1e8
+
     def forward(self, x: Tensor) -> Tensor:
         seen = self.first(x)
         try:
-            far = float(x.abs().max()) > 1e5
+            far = self.is_far(x)
         except Exception:  # no values while it is traced
             far = False
         return self.head(torch.relu(self.middle(torch.relu(seen if far else self.norm(seen)))))
+
+
+class LargeWhenAllAreFar(LargeValue):
+    def is_far(self, x: Tensor) -> bool:
+        return float(x.norm(dim=-1).min()) > 1e4
 
 
 class OneWay(Large):
@@ -145,7 +153,7 @@ def test_the_audit_of_a_large_model_counts_its_steps(monkeypatch):
     rows.update(dict.fromkeys(rows, 0))
     report = analyze(model, torch.zeros(1, 6), program=program)
     assert report.status is Status.UNBOUNDED
-    assert rows == {"float64": 3, "float32": 3 + 4, "module": 4, "jets": 1}
+    assert rows == {"float64": 3, "float32": 3 + 5, "module": 5, "jets": 1}
 
 
 def test_a_direction_that_does_not_grow_is_followed_by_others():
@@ -158,7 +166,7 @@ def test_a_direction_that_does_not_grow_is_followed_by_others():
         assert float(value[0, 0]) == pytest.approx(1e9 * witness.slope, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", [LargeBranch, LargeValue])
+@pytest.mark.parametrize("kind", [LargeBranch, LargeValue, LargeWhenAllAreFar])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_program_that_is_not_the_module_is_told_apart(kind, rows):
     model = made(kind)
@@ -200,6 +208,34 @@ def test_rows_that_share_little_are_no_samples(share):
     program: Program = capture(Shares(share), x)
     axis = str(program.inputs[0].shape[0])
     assert rows_are_samples(program, [x], axis) == (share == 0.0)
+
+
+class HidesOne(nn.Module):
+    """A large column beside one that joins the rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([1e8 * torch.sigmoid(x), x - x.mean(0, keepdim=True)], 1)
+
+
+def test_a_large_entry_hides_no_shared_one():
+    x = torch.randn(2, 4)
+    program = capture(HidesOne(), x)
+    assert not rows_are_samples(program, [x], str(program.inputs[0].shape[0]))
+
+
+class Shifted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return torch.relu(self.layer(x)) + t
+
+
+def test_a_number_beside_a_batch():
+    torch.manual_seed(0)
+    report = analyze(Shifted(), (torch.randn(2, 4), torch.tensor(0.5)))
+    assert [v.status for v in report.verdicts] == [Status.UNBOUNDED] * len(report.verdicts)
 
 
 def test_rows_of_a_model_with_steps_are_samples():

@@ -12,6 +12,7 @@ from torch import Tensor
 from farfield.audit._rays import LARGEST_BATCH, is_batched, numbers_per_sample
 from farfield.audit._sample import one_sample
 from farfield.graph import Program
+from farfield.graph._program import LARGE
 from farfield.growth import GrowthReport
 
 __all__ = ["DEVIATIONS", "FEWEST", "data_units"]
@@ -74,7 +75,8 @@ def _measured(report: GrowthReport, program: Program, inputs: Sequence[Tensor]) 
         return None
     norms = torch.stack([t.reshape(count, -1).square().sum(-1) for t in wide.values()]).sum(0).sqrt()
     away = _away(report, program, wide, spread)
-    work, few = numbers_per_sample(program, sample), program.is_large
+    work = numbers_per_sample(program, sample)
+    few = program.is_large or work > LARGE
     rows = range(min(count, FEW_ROWS if few else ROWS))
     near = [[t[i : i + 1] for t in inputs] for i in rows]
     far = [

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from farfield.audit._sample import one_sample
 from farfield.graph import Program, SymbolicSize
+from farfield.graph._program import LARGE
 from farfield.growth import GrowthReport
 
 __all__ = ["LARGEST_BATCH", "is_batched", "numbers_per_sample", "rays"]
@@ -61,7 +62,8 @@ def _evaluated(report: GrowthReport, inputs: Sequence[Tensor], count: int) -> Ma
     sample = tuple(inputs) if whole else one_sample(program, inputs)
     if sample is None:
         raise ValueError(f"the program takes {len(program.inputs)} tensors and {len(inputs)} were given")
-    work, large = numbers_per_sample(program, sample), program.is_large
+    work = numbers_per_sample(program, sample)
+    large = program.is_large or work > LARGE
     radii = [10.0 ** (k / 4.0) for k in (FEW if large else FULL)]
     directions = _directions(report, sample, min(count, 2) if large else count)
     points = [(direction, radius) for _, direction in directions for radius in radii]

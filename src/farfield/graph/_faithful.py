@@ -65,7 +65,7 @@ def differs(
     -------
     str or None
         The input, the two values, and what to look for. Cost: two forward passes per scale, and about six more; of a
-        large program eight in all, the scales being rows of one batch.
+        large program ten, the scales being rows of a batch.
     """
     starts = [leaf for leaf in tree_leaves(example_inputs) if isinstance(leaf, Tensor)]
     if program.capture == "modules" or len(starts) != len(program.inputs):
@@ -158,13 +158,13 @@ def _few_trials(
     batches: Sequence[int],
     source: torch.Generator,
 ) -> Iterator[tuple[str, list[Tensor]]]:
-    """For a large program: every batch once, the scales among its rows; of one row only if the example has more."""
-    done = {1} if all(len(s) == 1 for s in starts if s.ndim) else set()
+    """For a large program: every batch once, its rows of the largest scale, the next and so on."""
+    wide = torch.tensor(scales[::-1], dtype=torch.float64)
     for count in batches:
         rows = spread_rows(program, starts, count)
-        if rows is None or count in done:
+        if rows is None:
             continue
-        sizes = scales if count == 0 else (torch.tensor(scales)[torch.arange(count) % len(scales)].flip(0),)
+        sizes = scales if count == 0 else (wide[torch.arange(count) % len(scales)],)
         for size in sizes:
             inputs = [_drawn(s, row, size, source) for s, row in zip(program.inputs, rows, strict=True)]
             batch = f" in a batch of {count}" if count else ""

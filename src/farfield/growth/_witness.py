@@ -182,9 +182,13 @@ def find_witness(
     if rate.degree > HIGHEST:
         return None  # no jet follows such powers
     for candidates in search.guesses():
-        found = (_best(search, candidates, HALF) if len(candidates) == 1 else None) or _best(
-            search, candidates
-        )
+        try:
+            found = _best(search, candidates, HALF) if len(candidates) == 1 else None
+            found = found or _best(search, candidates)
+        except (RuntimeError, UnseenSizeError):
+            if len(candidates) > 1:
+                raise
+            continue  # others are tried next
         if found is not None:
             return found
     return _climb(search)
@@ -297,13 +301,14 @@ def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -
     whole, logs = split_power(degree)
     radii = _radii(whole)
     batches = radii[: len(RADII)], radii[len(RADII) :]  # the farthest only if the others do not settle it
+    alone = partial(search.entry, flat, index)
     few = [r for r in FEW if r <= radii[-1]] if search.program.is_large else []
     evidence: list[Evidence] = []
     # A large program at few radii. All as one batch; if its rows should influence each other, once more one by one.
     for at, values in (
-        (few, search.entries(flat, index, few)),
+        (few, search.entries(flat, index, few) if search.by_rows else map(alone, few)),
         (radii, itertools.chain.from_iterable(search.entries(flat, index, part) for part in batches)),
-        (radii, map(partial(search.entry, flat, index), radii)),
+        (radii, map(alone, radii)),
     ):
         evidence, agreed = _until_agreed(one, degree, slope, at, values)
         if agreed:

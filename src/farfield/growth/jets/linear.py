@@ -12,9 +12,6 @@ from farfield.growth._step import Step, jet_rule, register_jet_rule
 
 __all__ = ["matrix_product", "transposed"]
 
-MANY = 1 << 16
-"""Entries of a convolution's argument from which on its errors are computed in float32."""
-
 
 def transposed(jet: Jet) -> Jet:
     """The last two axes exchanged."""
@@ -86,18 +83,9 @@ def _convolution(step: Step) -> Jet:
     if weight.is_constant:
         tensor = _weight(weight)
         squared = tensor.square()
-        # Of many entries the errors, which are estimates, are computed in float32, relative to the largest.
-        brief = squared.to(torch.float32) if x.values[0].numel() >= MANY else None
-
-        def spread(v: Tensor) -> Tensor:
-            if brief is None:
-                exact: Tensor = step.compute(v, squared, None)
-                return exact
-            size = v.max().clamp_min(torch.finfo(torch.float64).tiny)
-            found: Tensor = step.compute((v / size).to(torch.float32), brief, None)
-            return found.to(torch.float64) * size
-
-        result = linear_map(x, lambda v: step.compute(v, tensor, None), spread, floor)
+        result = linear_map(
+            x, lambda v: step.compute(v, tensor, None), lambda v: step.compute(v, squared, None), floor
+        )
     else:
         every = tuple(range(weight.ndim))
         top_x = x.top().amax(axes, keepdim=True)
