@@ -5,7 +5,7 @@
 Every row is a ratio measured in one run: CPU seconds of a piece of work over those of what it can't do without (an
 arccosine, the products, a Cholesky factorization, a plain loop), the least of several rounds. The machine's own
 limits come first. With several runs the spread of every ratio is printed, and a row that misses its goal says so.
-Then the cost as the number of rows grows, at three sizes each, with its exponent. Progress goes to stderr.
+Before that the cost as the number of rows grows, at three sizes each, with its exponent. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -281,6 +281,33 @@ def table(runs: list[list[Row]]) -> str:
     return "\n".join(lines)
 
 
+def own_limits(limits: dict[str, float]) -> str:
+    """The machine's own limits, in words."""
+    kinds = "; ".join(
+        f"in {kind} an arccosine {limits[f'arccos ns {kind}']:.2f} ns, a copied number "
+        f"{limits[f'copy ns {kind}']:.2f} ns, "
+        f"products {limits[f'product Gflop/s {kind}']:.0f} Gflop/s"
+        for kind in ("float64", "float32")
+    )
+    threads = f"{limits['threads']:.0f} threads"
+    return f"The machine's own limits in the same process, in processor time, {threads}: {kinds}."
+
+
+def growing(found: dict[str, Any]) -> str:
+    """Seconds of a processor at three sizes with the exponent, and what the stream's says of 10⁹ rows."""
+    lines = ["| work | rows: seconds of a processor | exponent of n |", "|---|---|---|"]
+    for name, line in found.items():
+        pairs = zip(line["rows"], line["seconds"], strict=True)
+        lines.append(
+            f"| {name} | {'; '.join(f'{n:,}: {s:.2f}' for n, s in pairs)} | {line['exponent']:.2f} |"
+        )
+    line = found["streamed fit"]
+    billion = line["seconds"][-1] * (1e9 / line["rows"][-1]) ** max(1.0, line["exponent"])
+    hours = f"{billion / 3600:.0f} hours of a processor"
+    lines += ["", f"Extrapolated with its exponent (1 if less), a stream of 10⁹ rows takes {hours}."]
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -292,13 +319,15 @@ def main() -> None:
         "--runs", type=int, default=None, help="how often everything is measured (3; quick: 1)"
     )
     parser.add_argument("--parts", nargs="+", choices=sorted(PARTS), default=list(PARTS))
-    parser.add_argument("--out", type=Path, default=None, help="folder for limits.json")
+    parser.add_argument("--out", type=Path, default=None, help="folder for limits.json and limits.md")
     given = parser.parse_args()
     sizes = QUICK if given.quick else FULL
     count = given.runs or (1 if given.quick else 3)
     torch.manual_seed(0)
     limits = machine(sizes)
     print("  ".join(f"{name} {value:.3g}" for name, value in limits.items()), flush=True)
+    say("cost as rows grow")
+    exponents = growth(sizes)
     runs: list[list[Row]] = []
     for number in range(count):
         rows: list[Row] = []
@@ -307,15 +336,16 @@ def main() -> None:
             rows += PARTS[name](sizes)
             say(f"run {number + 1} of {count}, {name}: {time.monotonic() - start:.0f} s")
         runs.append(rows)
-    say("cost as rows grow")
-    exponents = growth(sizes)
+        if given.out is not None:  # after every run: what was measured is there if the next is stopped
+            record = {
+                "provenance": provenance({"sizes": sizes, "runs": len(runs)}), "machine": limits, "growth": exponents,
+                "rows": [[vars(row) | {"reached": row.reached} for row in rows] for rows in runs],
+            }  # fmt: skip
+            save_record(record, given.out / "limits.json")
+            text = f"{table(runs)}\n\n{own_limits(limits)}\n\n{growing(exponents)}\n"
+            (given.out / "limits.md").write_text(text, encoding="utf-8")
     print(table(runs))
-    if given.out is not None:
-        record = {
-            "provenance": provenance({"sizes": sizes, "runs": count}), "machine": limits, "growth": exponents,
-            "rows": [[vars(row) | {"reached": row.reached} for row in rows] for rows in runs],
-        }  # fmt: skip
-        save_record(record, given.out / "limits.json")
+    print(growing(exponents))
 
 
 if __name__ == "__main__":

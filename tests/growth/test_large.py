@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import farfield.graph._program as program_module
 import farfield.growth._horizon as horizon_module
-from farfield.audit import audit
+from farfield.audit import Context, audit
+from farfield.audit.rules.ff006 import float_horizon
 from farfield.graph import Program, capture, differs
 from farfield.graph._wide import BLOCK, is_narrow, linear_in_blocks
 from farfield.growth import Status, analyze, horizon
@@ -153,7 +154,7 @@ def test_the_audit_of_a_large_model_counts_its_steps(monkeypatch):
     rows.update(dict.fromkeys(rows, 0))
     report = analyze(model, torch.zeros(1, 6), program=program)
     assert report.status is Status.UNBOUNDED
-    assert rows == {"float64": 3, "float32": 3 + 5, "module": 5, "jets": 1}
+    assert rows == {"float64": 2, "float32": 3 + 5, "module": 5, "jets": 1}
 
 
 def test_a_direction_that_does_not_grow_is_followed_by_others():
@@ -272,3 +273,22 @@ def test_signed_row_sums(seed):
         low, high = min(ends[0]), max(ends[1])
         assert found.lo <= low and found.hi >= high
         assert found.lo == pytest.approx(low, rel=1e-9) and found.hi == pytest.approx(high, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e10])
+def test_where_float32_ends_is_not_put_too_far_for_a_large_program(monkeypatch, scale):
+    """What is given for a large program is at most what the fine search finds."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 1)).eval()
+    with torch.no_grad():
+        model[0].weight.mul_(scale)
+
+    def found() -> float:
+        result = audit(model, torch.zeros(1, 6))
+        context = Context(result.report, model, (torch.zeros(1, 6),))
+        return float_horizon(context)
+
+    fine = found()
+    monkeypatch.setattr(program_module, "LARGE", 0)
+    coarse = found()
+    assert fine / 100.1 <= coarse <= fine and 1e5 < fine < 1e25

@@ -27,7 +27,7 @@ __all__ = ["Evidence", "Witness", "find_witness"]
 
 RADII = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
 FURTHER = (1e9, 1e10, 1e11, 1e12, 1e15, 1e20, 1e30)
-FEW = (1e4, 1e9, 1e15)
+FEW = (1e8, 1e15)
 """For a large program, whose slope per unit of input is often small beside its biases."""
 FARTHEST = (1e12, 1e25, 1e50, 1e100)
 """A logarithm needs larger numbers to show itself."""

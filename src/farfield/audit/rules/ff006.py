@@ -25,7 +25,8 @@ def float_horizon(context: Context) -> float | None:
     """Smallest power of ten λ at which the model, in its own types, leaves the float64 program along a ray.
 
     Leaves: not finite, or further off than 1% of the largest value seen; what has left is taken not to come back, so
-    that the power is found by bisection, two evaluations a step. None where the model cannot be run.
+    that the power is found by bisection, two evaluations a step. Of a large program every third power is tried, and
+    the one behind the last at which it follows is given. None where the model cannot be run.
     """
     program, model = context.program, context.model
     first = None if model is None or program.capture == "modules" else context.one_sample()
@@ -48,17 +49,20 @@ def float_horizon(context: Context) -> float | None:
             return True
         # The same rounded input on both sides: what is compared is the arithmetic, not the input's rounding.
         low = program.evaluate(*own, dtype=None, keep=program.outputs)
+        if not all(bool(torch.isfinite(low[name]).all()) for name in program.outputs):
+            return True
         high = program.evaluate(*own, keep=program.outputs)
         return any(_apart(low[name], high[name]) for name in program.outputs)
 
-    begin, end = 0, _FARTHEST
+    step = 3 if program.is_large else 1
+    begin, end = 0, _FARTHEST // step
     try:
         while begin < end:
             middle = (begin + end) // 2
-            begin, end = (begin, middle) if left(middle) else (middle + 1, end)
+            begin, end = (begin, middle) if left(step * middle) else (middle + 1, end)
     except (RuntimeError, TypeError, OpaqueNodeError):
         return None
-    return 10.0**end if end < _FARTHEST else math.inf
+    return 10.0 ** max(0, step * (end - 1) + 1) if step * end < _FARTHEST else math.inf
 
 
 def _apart(own: Tensor, exact: Tensor) -> bool:

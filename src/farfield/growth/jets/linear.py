@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -67,7 +69,14 @@ def _linear(step: Step) -> Jet:
         )
     else:
         result = matrix_product(x, transposed(weight), step.lowest)
-    return add(result, step.jet(2)) if step.present(2) else result
+    return _biased(result, step.jet(2), step.lowest) if step.present(2) else result
+
+
+def _biased(result: Jet, bias: Jet, lowest: float) -> Jet:
+    """With a bias added; where only higher powers are followed, a constant one goes into the floor at once."""
+    if lowest > 0.0 and bias.is_constant and bias.values.is_floating_point():
+        return result.raised(torch.where(bias.values[0] != 0, lowest, -math.inf).to(torch.float64))
+    return add(result, bias)
 
 
 @jet_rule("matmul")
@@ -102,7 +111,7 @@ def _convolution(step: Step) -> Jet:
         return result
     bias = step.jet(2)
     shape = (bias.shape[0], *(1,) * spatial)
-    return add(result, _view(bias, shape))
+    return _biased(result, _view(bias, shape), step.lowest)
 
 
 for _name in ("conv", "conv_transpose"):
