@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,11 +60,17 @@ def kernel() -> kernels.KernelFunction:
     return kernels.mlp(depth=DEPTH, layer_norm="first", bias_var=BIAS_VAR).function("ntk")
 
 
+def say(text: str) -> None:
+    """Progress, to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def least(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Seconds of each, the least of some rounds in which they take turns."""
     best = dict.fromkeys(candidates, float("inf"))
-    for _ in range(rounds):
+    for number in range(rounds):
         for name, run in candidates.items():
+            say(f"  round {number + 1} of {rounds} {name}")
             start = time.perf_counter()
             run()
             best[name] = min(best[name], time.perf_counter() - start)
@@ -162,8 +169,9 @@ def weak(sizes: dict[str, Any]) -> dict[str, Any]:
     """
     best = dict.fromkeys(("ray 1", f"ray {WORKERS}", "bare 1", f"bare {WORKERS}"), float("inf"))
     task = SquareTile(inputs(sizes["side"])[0])
-    for _ in range(sizes["weak_rounds"]):
+    for number in range(sizes["weak_rounds"]):
         for workers in (1, WORKERS):
+            say(f"weak, round {number + 1} of {sizes['weak_rounds']}, {workers} worker(s) …")
             with engine.ray("local", workers=workers) as cluster:
                 awake(cluster)
 
@@ -203,6 +211,7 @@ def main() -> None:
             awake(cluster)
             for name, task in (("product", product), ("solve", solve)):
                 if name in options.tasks:
+                    say(f"{name}, {sizes['n']:,} rows …")
                     results[name] = task(cluster, sizes)
     if "weak" in options.tasks:
         results["weak"] = weak(sizes)
