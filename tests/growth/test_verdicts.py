@@ -181,7 +181,7 @@ def test_no_witness_for_a_bounded_function_the_analysis_cannot_prove() -> None:
 
 def test_a_wrong_rate_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the jets lied about a slope, the evaluations would say so and no verdict would follow."""
-    from farfield.growth import _witness
+    from farfield.growth import _confirm, _witness
 
     honest = _witness.follow
 
@@ -189,7 +189,8 @@ def test_a_wrong_rate_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
         jet, notes = honest(*arguments)  # type: ignore[arg-type]
         return type(jet)(jet.powers, 1.01 * jet.values, jet.errors, jet.floor), notes
 
-    monkeypatch.setattr(_witness, "follow", lying)
+    for module in (_witness, _confirm):
+        monkeypatch.setattr(module, "follow", lying)
     assert analyze(mlp(), (X,), generator=generator()).status is Status.UNKNOWN
 
 
