@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farfield.atlas._small import HEADS, LAYERS, PIXELS, VOCABULARY, WIDTH, small_settings
+from farfield.atlas._transformers import _config, find_inputs
 
 
 class Config:
@@ -67,3 +68,11 @@ def test_nothing_becomes_larger(value):
     found = small_settings(make, nested={}, usual={})
     assert "hidden_size" not in found
     assert found.get("num_experts", value) <= value
+
+
+def test_a_classifier_of_sequences_has_a_padding_token():
+    transformers = pytest.importorskip("transformers")
+    config = _config(transformers.LlamaConfig, True)
+    assert config.pad_token_id == 0
+    model = transformers.LlamaForSequenceClassification(config).eval()
+    assert "inputs_embeds" in find_inputs(model, config)

@@ -178,7 +178,10 @@ def _config(kind: Any, width: bool) -> Any:
         parts = {k: v for k, v in getattr(kind, "sub_configs", {}).items() if v is not library().AutoConfig}
     nested = {k: (lambda part=part: _config(part, width).to_dict()) for k, part in parts.items()}
     fixed = _FIXED.get(kind.model_type, {})
-    return kind(**small_settings(kind, nested=nested, usual=usual, width=width, fixed=fixed))
+    config = kind(**small_settings(kind, nested=nested, usual=usual, width=width, fixed=fixed))
+    if getattr(config, "pad_token_id", 0) is None:
+        config.pad_token_id = 0  # a classifier of sequences takes no batch without one
+    return config
 
 
 def _check_size(kind: Any, config: Any) -> None:
