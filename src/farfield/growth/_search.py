@@ -92,8 +92,10 @@ class Search:
         """Directions to try, a few random ones first (one, for a large program): mostly any one will do."""
         if self.program.is_large:
             yield unit(self.normal(1))
-        yield unit(self.normal(8))
-        yield self.more_guesses()
+            yield unit(self.normal(8))
+            yield self.more_guesses()
+        else:  # drawn at once, so that the next search begins with the same numbers whatever this one finds
+            yield from (unit(self.normal(8)), self.more_guesses())
 
     def more_guesses(self) -> Tensor:
         """Many: random, sign patterns, coordinate axes both ways, all coordinates equal."""
