@@ -1,14 +1,20 @@
-"""What a benchmark found, as a file."""
+"""What a benchmark found, as a file, and what it says on the way."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from farfield.report._data import plain
 
-__all__ = ["save_record"]
+__all__ = ["save_record", "say"]
+
+
+def say(text: str) -> None:
+    """Progress, to stderr: what is printed to stdout is the result."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def save_record(record: dict[str, Any], path: Path) -> None:

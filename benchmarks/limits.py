@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks._records import save_record
+from benchmarks._records import save_record, say
 from farfield import empirical_ntk, kernels, regression
 from farfield._provenance import provenance
 from farfield.learn import Training, train
@@ -259,10 +258,6 @@ def growth(sizes: dict[str, Any]) -> dict[str, Any]:
 PARTS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "entries": entries, "stream": streamed, "exact": exact, "bound": bound, "stacks": stacks, "tangent": tangent,
 }  # fmt: skip
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def table(runs: list[list[Row]]) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks._records import save_record
+from benchmarks._records import save_record, say
 from farfield import engine, kernels, regression
 from farfield._provenance import provenance
 from farfield.regression._covariance import Work, symmetric_product
@@ -58,11 +57,6 @@ def inputs(n: int) -> tuple[Tensor, Tensor]:
 
 def kernel() -> kernels.KernelFunction:
     return kernels.mlp(depth=DEPTH, layer_norm="first", bias_var=BIAS_VAR).function("ntk")
-
-
-def say(text: str) -> None:
-    """Progress, to stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def least(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:

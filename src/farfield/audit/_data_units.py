@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from farfield.audit._rays import LARGEST_BATCH, is_batched, numbers_per_sample
+from farfield.audit._rays import LARGEST_BATCH, is_batched, numbers_per_sample, takes_long
 from farfield.audit._sample import one_sample
 from farfield.graph import Program
-from farfield.graph._program import LARGE
 from farfield.growth import GrowthReport
 
 __all__ = ["DEVIATIONS", "FEWEST", "data_units"]
@@ -76,7 +75,7 @@ def _measured(report: GrowthReport, program: Program, inputs: Sequence[Tensor]) 
     norms = torch.stack([t.reshape(count, -1).square().sum(-1) for t in wide.values()]).sum(0).sqrt()
     away = _away(report, program, wide, spread)
     work = numbers_per_sample(program, sample)
-    few = program.is_large or work > LARGE
+    few = takes_long(program, work)
     rows = range(min(count, FEW_ROWS if few else ROWS))
     near = [[t[i : i + 1] for t in inputs] for i in rows]
     far = [

@@ -14,7 +14,7 @@ from farfield.graph import Program, SymbolicSize
 from farfield.graph._program import LARGE
 from farfield.growth import GrowthReport
 
-__all__ = ["LARGEST_BATCH", "is_batched", "numbers_per_sample", "rays"]
+__all__ = ["LARGEST_BATCH", "is_batched", "numbers_per_sample", "rays", "takes_long"]
 
 FULL, FEW = range(-4, 25), range(-4, 25, 4)
 """Exponents of λ in quarters of a decade; few for a program that takes long."""
@@ -63,7 +63,7 @@ def _evaluated(report: GrowthReport, inputs: Sequence[Tensor], count: int) -> Ma
     if sample is None:
         raise ValueError(f"the program takes {len(program.inputs)} tensors and {len(inputs)} were given")
     work = numbers_per_sample(program, sample)
-    large = program.is_large or work > LARGE
+    large = takes_long(program, work)
     radii = [10.0 ** (k / 4.0) for k in (FEW if large else FULL)]
     directions = _directions(report, sample, min(count, 2) if large else count)
     points = [(direction, radius) for _, direction in directions for radius in radii]
@@ -93,6 +93,11 @@ def numbers_per_sample(program: Program, sample: Sequence[Tensor]) -> int:
         for d, n in zip(spec.shape, t.shape, strict=True)
     }
     return program.computed(known)
+
+
+def takes_long(program: Program, work: int) -> bool:
+    """Whether the program is evaluated at few points only: it is large, or this sample makes it so."""
+    return program.is_large or work > LARGE
 
 
 def _directions(

@@ -60,9 +60,9 @@ def run_jets(
             values[node.name] = _numbered(inputs[node.name], count)
         elif node.role != "constant":
             # Constants are brought to float64 where they are used and then let go: weights are most of the memory.
-            weight = _weight_of_moving(node, values)
+            layer = _is_moving_layer(node, values)
             operands = tuple(
-                None if name is None else _operand(program, values, name, place == weight)
+                None if name is None else _operand(program, values, name, layer and place == 1)
                 for place, name in enumerate(node.inputs)
             )
             values[node.name] = _numbered(
@@ -75,11 +75,10 @@ def run_jets(
     return values, tuple(notes)
 
 
-def _weight_of_moving(node: Node, values: Mapping[str, JetValue]) -> int | None:
-    """Which argument is the weight of a linear layer that something moving reaches."""
-    first = node.inputs[0] if node.inputs else None
-    moves = node.op == "linear" and first is not None and first in values and not _still(values[first])
-    return 1 if moves and node.inputs.count(node.inputs[1]) == 1 else None
+def _is_moving_layer(node: Node, values: Mapping[str, JetValue]) -> bool:
+    """A linear layer whose argument moves: its weight, the second argument, may stay in its own type."""
+    first = node.inputs[0] if node.op == "linear" else None
+    return first is not None and first in values and not _still(values[first])
 
 
 def _operand(program: Program, values: Mapping[str, JetValue], name: str, is_weight: bool) -> JetValue:
