@@ -23,7 +23,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-torch.set_num_threads(1)
 settings.register_profile(
     "farfield", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -31,6 +30,7 @@ settings.load_profile("farfield")
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """Layers made without a generator are the same in every run, whichever tests came before."""
+def _as_if_alone() -> None:
+    """Layers made without a generator and sums are the same in every run, whichever tests came before."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)
