@@ -24,6 +24,7 @@ from farfield.certify.checker import _cells, check_program, proof_reader, unchec
 from farfield.certify.checker._cells import CellsCheck, read_tree
 from farfield.certify.checker._curves import curve
 from farfield.certify.checker._dual import DualCheck
+from farfield.certify.checker._joint import joint_bound
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Reading
 from farfield.certify.checker._softmax import difference_program, probability_bound
@@ -539,19 +540,6 @@ def test_a_line_that_does_not_hold_is_refused() -> None:
     assert relu.true_form(-1.0, 1.0, 0.0) is None
 
 
-class _QuadraticForm(DualCheck):
-    """The joint part alone, over a box."""
-
-    def __init__(self, reach: np.ndarray) -> None:
-        self.size, self.reach_ = len(reach), reach
-
-    def _largest(self) -> np.ndarray:
-        return self.reach_
-
-    def _price(self, extra: np.ndarray) -> float:
-        return float((extra * self.reach_**2).sum()) * (1 + 1e-9)
-
-
 @pytest.mark.parametrize("smallest", [1e-2, 1e-4, 1e-5])
 def test_large_weights_cost_a_joint_bound_little(smallest: float) -> None:
     """Multipliers of trained networks: a large diagonal, and a maximum where next to nothing of it is felt."""
@@ -565,7 +553,11 @@ def test_large_weights_cost_a_joint_bound_little(smallest: float) -> None:
     top = float(best @ line) + 3.0
     reach = np.concatenate([[1.0], np.full(260, 11.0)])
     assert np.abs(best).max() < 11.0
-    bound = _QuadraticForm(reach)._joint(MidRad.exact(matrix))
+
+    def price(extra: np.ndarray) -> float:
+        return float((extra * reach**2).sum()) * (1 + 1e-9)
+
+    bound = joint_bound(MidRad.exact(matrix), reach, price, definite=False)
     assert top - 1e-7 < bound < top * 1.01
 
 

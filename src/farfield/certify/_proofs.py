@@ -177,12 +177,16 @@ class NormMultipliers:
 
     ``parametrized``: whether the norm's value is C u on {u : ‖C u‖²/count + ε t² = 1} (C the centered affine map of
     the homogeneous input), or only its image. ``mu``: weights of the domain's forms in that ellipsoid, if any.
+    ``nested``: whether the value is C x̂ with ‖C x̂‖² + count·ε τ² = count instead, C the centered affine map of the
+    layers before it, all of whose variables are multiplied by τ then. κ of an ellipsoid may be negative where nothing
+    cuts it.
     """
 
     parametrized: bool
     kappa: tuple[float, ...]
     omega: tuple[float, ...]
     mu: tuple[float, ...] = ()
+    nested: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -191,7 +195,14 @@ class NormMultipliers:
             "kappa": list(self.kappa),
             "omega": list(self.omega),
             **({"mu": list(self.mu)} if self.mu else {}),
+            **({"nested": True} if self.nested else {}),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> NormMultipliers:
+        """What ``to_dict`` gave."""
+        kappa, omega, mu = (tuple(data.get(name, ())) for name in ("kappa", "omega", "mu"))
+        return cls(bool(data["parametrized"]), kappa, omega, mu, bool(data.get("nested")))
 
 
 @dataclass(frozen=True)
@@ -205,8 +216,9 @@ class DualProof(_Proof):
     curves, norms, boxes
         One number per entry of the node (per group for norms).
     forms, products
-        Rows of the matrix N of pairwise products, in order: the constant 1; t of every parametrized norm; then for
-        every listed (node, a, b, c) the forms a·y + b·z + c ≥ 0 of all its entries. N is symmetric and not negative.
+        Rows of the matrix N of pairwise products, in order: the constant 1; t of every parametrized norm; τ of every
+        nested one; then for every listed (node, a, b, c) the forms a·y + b·z + c ≥ 0 of all its entries, times τ
+        where those are. N is symmetric and not negative.
     ranges
         Node of a curve → multipliers that prove a smaller range of its arguments, as plain data
         (:mod:`farfield.certify.checker._layers` says what they mean).
@@ -220,6 +232,16 @@ class DualProof(_Proof):
     forms: tuple[tuple[str, float, float, float], ...]
     products: Tensor
     ranges: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def by_checker(self) -> bool:
+        """Whether the bound is rigorous only as the checker derives it."""
+        return bool(self.ranges) or self.nested
+
+    @property
+    def nested(self) -> bool:
+        """Whether one of its norms is."""
+        return any(norm.nested for norm in self.norms.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -242,12 +264,7 @@ class DualProof(_Proof):
             *_common(data),
             float(data["joint"]),
             {k: CurveMultipliers(**_tensors(v)) for k, v in data["curves"].items()},
-            {
-                k: NormMultipliers(
-                    bool(v["parametrized"]), tuple(v["kappa"]), tuple(v["omega"]), tuple(v.get("mu", ()))
-                )
-                for k, v in data["norms"].items()
-            },
+            {k: NormMultipliers.from_dict(v) for k, v in data["norms"].items()},
             {k: BoxMultipliers(**_tensors(v)) for k, v in data["boxes"].items()},
             tuple((str(n), float(a), float(b), float(c)) for n, a, b, c in data["forms"]),
             products.reshape(size, size),

@@ -19,21 +19,28 @@ from farfield.certify.cells import branch
 from farfield.certify.dual import (
     ROUNDS,
     WARM_ROUNDS,
+    Anchor,
     Dual,
     GroupDual,
     LayerSearch,
     Multipliers,
+    Nested,
     NoProblemError,
     Objective,
     Objectives,
     Problem,
     ProvedValue,
     build_problem,
+    find_anchor,
+    nest,
     objective,
     optimize,
+    optimize_nested,
     prove,
     publish,
+    publish_nested,
     restore,
+    restore_nested,
     search_groups,
     single_multipliers,
     subproblem,
@@ -43,7 +50,17 @@ from farfield.certify.intervals import Interval
 from farfield.errors import FarfieldError, PrecisionError
 from farfield.graph import Program
 
-__all__ = ["AttainedPoint", "Key", "OutputCase", "Prover", "by_dual", "prepare", "provers", "reached"]
+__all__ = [
+    "AttainedPoint",
+    "Key",
+    "OutputCase",
+    "Prover",
+    "by_dual",
+    "by_nested",
+    "prepare",
+    "provers",
+    "reached",
+]
 
 CELL_DIMENSIONS = 5
 """Branch and bound over cells is tried up to this many inputs."""
@@ -51,6 +68,8 @@ TOLERANCE = 1e-3
 """A bound this close to the attained value, in units of the attained range, is close enough."""
 GROUP_SHARE = 0.5
 """Of the dual's time in deep networks, for multipliers without products."""
+PLAIN_SHARE = 0.12
+"""Of the dual's time where there is a nested problem, for the plain one it begins with."""
 RECHECK_SECONDS = 8e-6
 """For every neuron of a deep layer and neuron before it, to check its range again; 6e-6 was measured."""
 ROUNDING = 2e-9
@@ -78,6 +97,14 @@ class OutputCase:
     cone: Cone | None = None
     layers: tuple[LayerSearch, ...] = ()
     """What is behind the problem's ranges, where those of deep layers were made smaller."""
+    nested: Nested | None = None
+    """The problem with what its norm normalizes, where there is one."""
+    anchor: Anchor | None = None
+    """Where a search of the nested problem begins."""
+
+    def anchored(self, clock: Clock) -> OutputCase:
+        """The same with an anchor, if one is found."""
+        return self if self.nested is None else replace(self, anchor=find_anchor(self.nested, clock))
 
     def tightened(self, clock: Clock) -> OutputCase:
         """The same with smaller ranges of deep layers; what they rest on goes into every dual proof."""
@@ -124,11 +151,15 @@ def prepare(
         network = build_network(program, output, claims, boxes)
     except TooLargeError:
         return None
+    sizes = _typical(program, network)
     try:
-        problem = build_problem(network, _typical(program, network), cone=cone)
+        problem = build_problem(network, sizes, cone=cone)
     except NoProblemError:
         problem = None
-    return OutputCase(network, problem, _dimensions(network) if network.compact() else None, found, cone)
+    case = OutputCase(network, problem, _dimensions(network) if network.compact() else None, found, cone)
+    if problem is None or case.deep:
+        return case
+    return replace(case, nested=nest(network, problem, sizes, cone))
 
 
 def provers(case: OutputCase) -> Sequence[tuple[Prover, float]]:
@@ -136,6 +167,8 @@ def provers(case: OutputCase) -> Sequence[tuple[Prover, float]]:
     cells = case.dimensions is not None and case.dimensions <= CELL_DIMENSIONS
     share = 1.0 if case.problem is None else 0.8 if (case.dimensions or 0) <= 3 else 0.3
     chosen: list[tuple[Prover, float]] = [(by_cells, share)] if cells else []
+    if case.nested is not None:
+        return [*chosen, (by_dual, PLAIN_SHARE), (by_nested, 0.97)]
     return [*chosen, (by_dual, 0.97)] if case.problem is not None else chosen
 
 
@@ -165,17 +198,12 @@ def by_cells(
 def by_dual(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[DualProof | None, None]:
     """The Lagrangian dual, from the multipliers of an earlier proof where there is one."""
     network, problem = case.network, case.problem
-    if problem is None:
+    if problem is None or (isinstance(best, DualProof) and best.nested):
         return None, None
     goal = objective(problem, *key)
     found: list[Multipliers] = []
     rounds: Sequence[tuple[float, float, bool]] = ROUNDS
-    start = None
-    if isinstance(best, DualProof):
-        try:
-            start = restore(network, problem, best)
-        except (KeyError, RuntimeError):
-            start = None
+    start = _restored(network, problem, best)
     if start is None and case.deep and not problem.boxes:
         _, made = search_groups(GroupDual(problem, Objectives.single(goal)), clock.share(GROUP_SHARE))
         start, rounds = single_multipliers(made, Dual(problem, goal).count), WARM_ROUNDS
@@ -186,6 +214,35 @@ def by_dual(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[Dual
         return None, None
     least = min(proved, key=lambda value: value.bound)
     return publish(network, problem, least, *key, case.layers), None
+
+
+def by_nested(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[DualProof | None, None]:
+    """The dual of the nested problem, from an earlier proof of it, or from one of the plain problem."""
+    problem, nested = case.problem, case.nested
+    if problem is None or nested is None:
+        return None, None
+    goal, start = objective(problem, *key), None
+    if isinstance(best, DualProof):
+        start = restore_nested(case.network, nested, best)
+    if start is None:
+        if case.anchor is None:
+            return None, None
+        plain, bound = _restored(case.network, problem, best), best.bound
+        if plain is None:
+            plain, bound = optimize(problem, goal, time_budget=clock.share(PLAIN_SHARE))
+        start = case.anchor.beside(nested, plain, bound)
+    found = optimize_nested(nested, goal, start, clock)
+    return None if found is None else publish_nested(case.network, nested, found, *key), None
+
+
+def _restored(network: Network, problem: Problem, proof: Proof) -> Multipliers | None:
+    """Multipliers of an earlier dual proof; ``None`` where it is none, or one of another problem."""
+    if not isinstance(proof, DualProof):
+        return None
+    try:
+        return restore(network, problem, proof)
+    except (KeyError, RuntimeError):
+        return None
 
 
 def _proved(problem: Problem, goal: Objective, multipliers: Multipliers, output: int) -> ProvedValue | None:

@@ -28,6 +28,7 @@ from farfield.certify._provers import (
     OutputCase,
     Prover,
     by_dual,
+    by_nested,
     prepare,
     provers,
     reached,
@@ -58,6 +59,8 @@ RECHECKED_CELLS = 20_000
 """Proofs of up to this many cells are checked again before they are published, where there is time."""
 LAYER_SHARE = 0.45
 """Of the time, for the ranges of deep layers, where there are some."""
+ANCHOR_SHARE = 0.12
+"""Of the time that is left, for the anchor of a nested problem."""
 RECHECK_RATE = 1.5
 """Seconds that checking cells again takes for each second of searching them; 1 to 1.5 was measured."""
 
@@ -287,7 +290,7 @@ def _solve(
             best[i, sign] = IntervalProof(i, sign, float(hi) if sign > 0 else -float(lo))
     intervals = dict(best)
     best |= {key: _better(best[key], old) for key, old in resume.items() if key in best}
-    plain = {key: intervals[key] if _has_ranges(proof) else proof for key, proof in best.items()}
+    plain = {key: intervals[key] if _by_checker(proof) else proof for key, proof in best.items()}
     witnesses: dict[Key, AttainedPoint] = {}
     spent: dict[Key, float] = {}
     case = None
@@ -298,10 +301,14 @@ def _solve(
         if all(case.close(key, proof.bound) for key, proof in best.items()):
             break
         if case.deep and stage[0][0] is by_dual:
-            plain |= {key: proof for key, proof in best.items() if not _has_ranges(proof)}
+            plain |= {key: proof for key, proof in best.items() if not _by_checker(proof)}
             say("ranges of deep layers")
             clock = clock.share(1.0 - case.recheck_share(clock.seconds_left))
             case = case.tightened(clock.share(LAYER_SHARE))
+        if stage[0][0] is by_nested:
+            plain |= {key: proof for key, proof in best.items() if not _by_checker(proof)}
+            say("a bound below what the last norm divides by")
+            case = case.anchored(clock.share(ANCHOR_SHARE))
         jobs = sorted(best, key=lambda k: -(best[k].bound - reached(found, k)))
         for done, key in enumerate(jobs):
             if clock.over:
@@ -322,7 +329,8 @@ def _stages(case: OutputCase) -> list[Sequence[tuple[Prover, float]]]:
     Ranges of deep layers take half of the time, and where cells have closed every gap nobody needs them.
     """
     chosen = provers(case)
-    return [[one] for one in chosen] if case.deep else [chosen] if chosen else []
+    apart = case.deep or case.nested is not None
+    return [[one] for one in chosen] if apart else [chosen] if chosen else []
 
 
 def _prove(
@@ -344,9 +352,9 @@ def _better(old: Proof, new: Proof) -> Proof:
     return new if new.bound < old.bound else old
 
 
-def _has_ranges(proof: Proof) -> bool:
-    """Whether a proof rests on ranges that the checker alone makes rigorous."""
-    return isinstance(proof, DualProof) and bool(proof.ranges)
+def _by_checker(proof: Proof) -> bool:
+    """Whether a proof is one that the checker alone makes rigorous."""
+    return isinstance(proof, DualProof) and proof.by_checker
 
 
 def _rechecked(
@@ -376,7 +384,7 @@ def _rechecked(
             try:
                 checked[key] = weakened(proof, max(proof.bound, read({**proof.to_dict(), **mark})))
             except CertificateError as error:
-                if _has_ranges(proof):
+                if _by_checker(proof):
                     continue
                 doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
             break

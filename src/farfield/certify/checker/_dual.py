@@ -15,53 +15,33 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from farfield.certify.checker._cone import DomainCone
-from farfield.certify.checker._dual_data import lengths, mapping, mean, numbers, unpack, whitened
+from farfield.certify.checker._dual_data import lengths, mean, numbers, unpack
+from farfield.certify.checker._joint import joint_bound
 from farfield.certify.checker._layers import layer_range
 from farfield.certify.checker._maxima import Weights, box_maxima, curve_maxima
 from farfield.certify.checker._ranges import Ranges
-from farfield.certify.checker._reading import Form, Layer, Reading
+from farfield.certify.checker._reading import Form, Layer
 from farfield.certify.checker._values import (
-    TINY,
     Array,
     CertificateError,
     MidRad,
     Span,
     U,
-    gamma,
-    positive_semidefinite,
     round_up,
     spectral_norm,
 )
+from farfield.certify.checker._variables import Variables
 
 __all__ = ["DualCheck"]
 
-LIFTS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
-"""Shares of M's diagonal that are tried as D."""
-ROOMS = (1e-13, 1e-11, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-"""Shares of the bound that are tried as what the factorization's own rounding may cost."""
 
-
-@dataclass(frozen=True)
-class Source:
-    """Variables of the joint part: where they stand, and how a layer's value is made of them."""
-
-    columns: slice
-    inner: MidRad | None = None
-    """y = inner @ u for a norm that is parametrized by u = (x, t)."""
-    gram: MidRad | None = None
-    """uᵀ gram u ≤ 1 then, with the forms of the domain in it."""
-    white: MidRad | None = None
-    """{u : uᵀ gram u ≤ 1} lies in white·(unit ball)."""
-
-
-class DualCheck:
+class DualCheck(Variables):
     """One dual proof, laid out over the joint variables."""
 
     def __init__(
@@ -73,21 +53,8 @@ class DualCheck:
         cone: DomainCone | None = None,
         memo: dict[str, Span] | None = None,
     ) -> None:
-        self.proof, self.ranges, self.cone = proof, ranges, cone
-        entries = [mapping(proof[k], k) for k in ("curves", "norms", "boxes")]
-        self.entries: dict[str, Mapping[str, Any]] = {
-            n: mapping(e, n) for part in entries for n, e in part.items()
-        }
-        opened = {n for n, e in entries[1].items() if mapping(e, n).get("parametrized")}
-        listed = {*entries[0], *entries[1]}
-        self.reading = Reading(ranges, output, set(entries[2]), unbounded if opened else None, listed, opened)
-        self.layers = [layer for layer in self.reading.layers if layer.kind != "input"]
-        self.listed = mapping(proof.get("ranges") or {}, "ranges")
+        super().__init__(ranges, output, unbounded, proof, cone)
         self.memo: dict[str, Span] = {} if memo is None else memo
-        self.sources: dict[str, Source] = {}
-        self.size = 1
-        for layer in self.layers:
-            self._place(layer)
         self.key = ""
         self.reach: dict[str, Span] = {}
         self.length: dict[str, float] = {}
@@ -95,92 +62,10 @@ class DualCheck:
         for layer in self.layers:
             self._bound(layer)
         self.arguments = {
-            x.node.name: self.over(x.argument, x.node.name) for x in self.layers if x.kind == "curve"
+            x.node.name: self.over(x.argument, x.node.name, level=self.level.get(x.node.name, 0))
+            for x in self.layers
+            if x.kind == "curve"
         }
-
-    def _place(self, layer: Layer) -> None:
-        name, entry = layer.node.name, self.entries[layer.node.name]
-        if layer.kind == "curve" and "t" not in entry:
-            return
-        if layer.kind == "norm" and entry.get("parametrized"):
-            inner, gram, white = self._parametrized(layer)
-            self.sources[name] = Source(slice(self.size, self.size + inner.mid.shape[1]), inner, gram, white)
-        else:
-            self.sources[name] = Source(slice(self.size, self.size + layer.size))
-        self.size = self.sources[name].columns.stop
-
-    def _parametrized(self, layer: Layer) -> tuple[MidRad, MidRad, MidRad]:
-        """(C, G, W): the norm's value is C u with uᵀGu = 1, G = CᵀC/count + ε e_t e_tᵀ, u = (x, 1)/√(…)."""
-        form, name = layer.argument, layer.node.name
-        source = next((x for x in self.reading.layers if x.kind == "input"), None)
-        if form is None or source is None or form.degree != 1 or layer.groups.shape[0] != 1 or not layer.eps:
-            raise CertificateError(
-                f"{name!r} is no norm of one group, with ε > 0, of an affine map of the input."
-            )
-        others = np.ones(len(form.value.mid), dtype=bool)
-        others[0] = others[source.columns] = False
-        if form.value.mid[others].any() or form.value.rad[others].any():
-            raise CertificateError(f"{name!r} normalizes more than an affine map of the input.")
-        matrix, offset = form.rows(source.columns.start, source.columns.stop), form.rows(0, 1)
-        both = MidRad(
-            *(
-                np.concatenate([a, b], 1)[layer.groups[0]]
-                for a, b in ((matrix.mid, offset.mid), (matrix.rad, offset.rad))
-            )
-        )
-        if layer.centered:
-            both = both + -mean(both, 0)
-        inner = MidRad(np.zeros_like(both.mid), np.zeros_like(both.rad))
-        inner.mid[layer.groups[0]], inner.rad[layer.groups[0]] = both.mid, both.rad
-        stabilizer = np.zeros((both.mid.shape[1],) * 2)
-        stabilizer[-1, -1] = layer.eps
-        gram = (both.T @ both) * MidRad(np.full((1, 1), 1 / layer.count), np.full((1, 1), U / layer.count))
-        gram = gram + MidRad.exact(stabilizer) + self._cut(name, len(stabilizer))
-        white = whitened(gram)
-        if white is None:
-            raise CertificateError(f"The map of the input that {name!r} normalizes is too close to singular.")
-        return inner, gram, white
-
-    def _cut(self, name: str, size: int) -> MidRad:
-        """Σ μH of the domain's forms, uᵀHu ≤ 0, which may be added to G: uᵀGu ≤ 1 holds with them."""
-        mu = self.entries[name].get("mu")
-        if mu is None:
-            return MidRad.exact(np.zeros((size, size)))
-        if self.cone is None:
-            raise CertificateError(
-                f"{name!r} has weights of a domain's forms, and the proof is about every input."
-            )
-        return self.cone.quadratic(numbers(mu, self.cone.count, f"mu of {name}"))
-
-    def over(self, form: Form | None, where: str, skip: frozenset[str] = frozenset()) -> MidRad:
-        """A form as rows over (1, joint variables)."""
-        if form is None or form.degree:
-            raise CertificateError(f"{where!r} is reached from the input without a bound on the way.")
-        first = form.rows(0, 1)
-        mid, rad = np.zeros((2, len(first.mid), self.size))
-        mid[:, :1], rad[:, :1] = first.mid, first.rad
-        for layer, part in self._parts(form):
-            if layer.node.name in skip:
-                continue
-            source = self.sources.get(layer.node.name)
-            if source is None:
-                raise CertificateError(
-                    f"{where!r} depends on {layer.node.name!r}, which has no t, e, s in this proof."
-                )
-            piece = part if source.inner is None else part @ source.inner
-            mid[:, source.columns], rad[:, source.columns] = piece.mid, piece.rad
-        return MidRad(mid, rad)
-
-    def _parts(self, form: Form) -> list[tuple[Layer, MidRad]]:
-        """The layers that enter a form, with their coefficients."""
-        found = []
-        for layer in self.reading.layers:
-            part = form.rows(layer.columns.start, layer.columns.stop)
-            if part.mid.any() or part.rad.any():
-                if layer.kind == "input":
-                    raise CertificateError("The input enters without a bound on the way.")
-                found.append((layer, part))
-        return found
 
     # -- ranges ----------------------------------------------------------------------------------------------
 
@@ -278,8 +163,13 @@ class DualCheck:
         ]
         row = Form(MidRad(sign * value.mid, value.rad), self.reading.output.degree)
         maxima = self._maxima(row)
-        total = math.fsum(maxima.tolist()) + len(maxima) * U * float(np.abs(maxima).sum())
-        return (self._joint(self._matrix(row)) + total) + 4 * U * abs(total)
+        matrix = self._matrix(row)
+        for level, most in maxima.items():
+            if level:
+                matrix.mid[level, level] -= most
+                matrix.rad[level, level] += U * abs(matrix.mid[level, level])
+        joint = joint_bound(matrix, self._largest(), self._price, bool(self.level))
+        return (joint + maxima[0]) + 4 * U * (abs(joint) + abs(maxima[0]))
 
     def _weights(self, layer: Layer, row: Form) -> Weights:
         """A curve's multipliers; the objective's own coefficients where its value is no variable."""
@@ -294,66 +184,35 @@ class DualCheck:
     def _array(self, name: str, key: str, size: int) -> Array:
         return unpack(self.entries[name].get(key), size, f"{name}.{key}")
 
-    def _maxima(self, row: Form) -> Array:
-        parts = [np.zeros(0)]
+    def _maxima(self, row: Form) -> dict[int, float]:
+        """The sum of the one-dimensional maxima of every level, rounded up."""
+        parts: dict[int, list[Array]] = {0: []}
         for layer in self.layers:
             name = layer.node.name
+            part = parts.setdefault(self.level.get(name, 0), [])
             if layer.kind == "curve":
                 assert layer.sigma is not None
-                parts.append(curve_maxima(layer.sigma, self._weights(layer, row), *self.zrange[name]))
+                part.append(curve_maxima(layer.sigma, self._weights(layer, row), *self.zrange[name]))
             elif layer.kind == "box":
                 t, s = (self._array(name, k, layer.size) for k in ("t", "s"))
-                parts.append(box_maxima(t, s, *self.reach[name]))
-        return np.concatenate(parts)
-
-    def _joint(self, matrix: MidRad) -> float:
-        """At least max −vᵀMv over the ranges of v."""
-        lowered = (matrix.mid + matrix.mid.T) / 2
-        loose = np.maximum(matrix.rad, matrix.rad.T) + 2 * U * np.abs(matrix.mid)
-        reach = self._largest()
-        open_ = float(reach @ (loose @ reach)) * (1 + 1e-12)
-        # A variable may stand on no diagonal at all: D has a share of M's size for it as well.
-        diagonal = np.abs(np.diagonal(lowered)) + 1e-3 * np.abs(lowered[0, 0]) / np.maximum(reach, TINY) ** 2
-        best = math.inf
-        for lift in LIFTS:
-            extra = (lift + 4 * U * (self.size + 2) ** 2) * (diagonal + TINY)
-            extra[0] = 0.0
-            raised = lowered + np.diag(extra)
-            corner, line, inner = float(raised[0, 0]), raised[0, 1:], raised[1:, 1:]
-            try:
-                peak = float(line @ np.linalg.solve(inner, line)) if self.size > 1 else 0.0
-            except np.linalg.LinAlgError:
-                continue
-            price = self._price(extra)
-            for spare in ROOMS:
-                room = spare * (abs(peak) + abs(corner) + price) + TINY
-                raised[0, 0] = peak + room + 4 * U * (self.size + 2) ** 2 * (abs(peak) + abs(corner))
-                gamma_ = float(raised[0, 0]) - corner
-                made = (gamma_ + price + open_) + 8 * U * (abs(gamma_) + abs(corner) + price + open_)
-                if not made < best:
-                    break
-                if positive_semidefinite(raised):
-                    best = made
-                    break
-        if best < math.inf:
-            return best
-        raise CertificateError(
-            "These multipliers bound nothing: the joint part's quadratic form is not positive."
-        )
-
-    def columns_of(self, layer: Layer) -> slice | None:
-        """Where a layer's variables stand; ``None`` where it has none."""
-        source = self.sources.get(layer.node.name)
-        return None if source is None else source.columns
+                part.append(box_maxima(t, s, *self.reach[name]))
+        sums = {}
+        for level, found in parts.items():
+            values = np.concatenate([np.zeros(0), *found])
+            sums[level] = math.fsum(values.tolist()) + len(values) * U * float(np.abs(values).sum())
+        return sums
 
     def largest(self, layer: Layer) -> Array:
         """Largest size of a layer's variables."""
         source = self.sources[layer.node.name]
+        times = self.most[self.level.get(layer.node.name, 0)]
+        if source.nested:
+            return np.array([self.most[source.columns.start]])
         if source.white is not None:
-            return lengths(source.white)
+            return round_up(lengths(source.white) * times)
         low, high = self.reach[layer.node.name]
         made: Array = np.maximum(np.abs(low), np.abs(high))
-        return made
+        return round_up(made * times)
 
     def _largest(self) -> Array:
         """Largest size of every entry of v."""
@@ -371,7 +230,7 @@ class DualCheck:
             source = self.sources.get(layer.node.name)
             if source is not None:
                 part = float(squares[source.columns].sum())
-                if source.white is None:
+                if source.white is None and not source.nested and not self.level.get(layer.node.name):
                     part = min(part, float(extra[source.columns].max()) * self.length[layer.node.name] ** 2)
                 total += part
         return total * (1 + 1e-9)
@@ -400,7 +259,7 @@ class DualCheck:
                 weights = (numbers(entry[k], len(layer.groups), f"{k} of {name}") for k in ("kappa", "omega"))
                 total = total + self.ball(layer, *weights)
                 continue
-            ones = MidRad.exact(np.repeat(one, layer.size, 0))
+            ones = MidRad.exact(np.repeat(self._one(name), layer.size, 0))
             if layer.kind == "box":
                 y = self.units(name)
                 add(y, self._array(name, "t", layer.size), y)
@@ -417,44 +276,17 @@ class DualCheck:
         products, forms = self._products()
         return total + -(forms.T @ (MidRad.exact(products) @ forms)) if products.any() else total
 
-    def units(self, name: str) -> MidRad:
-        """A layer's own variables as rows."""
-        columns = self.sources[name].columns
-        rows = np.zeros((columns.stop - columns.start, self.size))
-        rows[:, columns] = np.eye(columns.stop - columns.start)
-        return MidRad.exact(rows)
-
-    def ball(self, layer: Layer, kappa: Array, omega: Array) -> MidRad:
-        """κ(xᵀGx − ρ²) + ω(Σx)² of every group."""
-        name, source = layer.node.name, self.sources[layer.node.name]
-        if (kappa < 0).any():
-            raise CertificateError(f"κ of {name!r} is negative: {kappa.min():.3g}.")
-        if omega.any() and (source.gram is not None or not layer.centered):
-            raise CertificateError(f"ω of {name!r} stands for no constraint: its variables do not sum to 0.")
-        mid, rad = np.zeros((2, self.size, self.size))
-        if source.gram is not None:
-            inner = source.gram * MidRad.exact(kappa[None])
-            mid[source.columns, source.columns], rad[source.columns, source.columns] = inner.mid, inner.rad
-            mid[0, 0] = -kappa[0]
-            return MidRad(mid, rad)
-        for group, k, o in zip(layer.groups, kappa, omega, strict=True):
-            places = np.ix_(source.columns.start + group, source.columns.start + group)
-            mid[places] = o + k * np.eye(len(group))
-            rad[places] = 4 * U * (abs(o) + k) * np.eye(len(group))
-        mid[0, 0] = -float(kappa.sum()) * layer.count
-        rad[0, 0] = gamma(len(kappa) + 4) * float(kappa.sum()) * layer.count
-        return MidRad(mid, rad)
-
     def _products(self) -> tuple[Array, MidRad]:
-        """(N, the forms it multiplies): 1, t of every parametrized norm, then the listed forms of curves."""
+        """(N, the forms it multiplies): 1, parametrized norms' t, a nested one's τ, then those of curves."""
         one = np.zeros((1, self.size))
         one[0, 0] = 1.0
         rows = [MidRad.exact(one)]
-        for source in self.sources.values():
-            if source.gram is not None:
-                t = np.zeros((1, self.size))
-                t[0, source.columns.stop - 1] = 1.0
-                rows.append(MidRad.exact(t))
+        for nested in (False, True):
+            for source in self.sources.values():
+                if source.gram is not None and source.nested == nested:
+                    t = np.zeros((1, self.size))
+                    t[0, source.columns.stop - 1] = 1.0
+                    rows.append(MidRad.exact(t))
         by_name = {x.node.name: x for x in self.layers if x.kind == "curve"}
         for name, *given in self.proof["forms"]:
             layer = by_name.get(name)
@@ -471,7 +303,7 @@ class DualCheck:
             made = self.arguments[name] * MidRad.exact(np.full((1, 1), b)) + self.units(name) * MidRad.exact(
                 np.full((1, 1), a)
             )
-            rows.append(made + MidRad.exact(least * np.repeat(one, layer.size, 0)))
+            rows.append(made + MidRad.exact(least * np.repeat(self._one(name), layer.size, 0)))
         forms = MidRad(np.concatenate([r.mid for r in rows]), np.concatenate([r.rad for r in rows]))
         count = len(forms.mid)
         products = unpack(self.proof["products"], count * count, "products", "<f4").reshape(count, count)

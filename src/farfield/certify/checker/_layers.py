@@ -54,7 +54,7 @@ class JointVariables(Protocol):
     def columns_of(self, layer: Layer) -> slice | None:
         """Where a layer's variables stand; ``None`` where it has none."""
 
-    def over(self, form: Form | None, where: str, skip: frozenset[str] = ...) -> MidRad:
+    def over(self, form: Form | None, where: str, skip: frozenset[str] = ..., level: int = ...) -> MidRad:
         """A form as rows over (1, variables)."""
 
     def units(self, name: str) -> MidRad:

@@ -272,6 +272,8 @@ def _randint(step: Step) -> Any:
 
 def _created(step: Step) -> Any:
     """Made of sizes and numbers alone."""
+    if step.node.operands:
+        return None
     value = run(step.node, step.fixed).astype(np.float64)
     loose = EVALUATION * np.abs(value) if step.node.op == "linspace" else 0.0
     return value - loose, value + loose
@@ -357,8 +359,8 @@ RULES: Mapping[str, Rule] = {
     "reciprocal": lambda step: None if step.given[0] is None else inverse(step.given[0]),
     "softmax": _softmax, "log_softmax": _log_softmax, "attention": _attention, "cast": _cast, "dropout": _dropout,
     **dict.fromkeys(["identity", "reshape", "expand", "unsqueeze"], _averaging),
-    "random": _random, "randint": _randint, "bernoulli": _between(0.0, 1.0), "arange": _created, "linspace": _created,
-    "eye": _created, "full": lambda step: _created(step) if not step.node.operands else None, "var": _spread,
+    "random": _random, "randint": _randint, "bernoulli": _between(0.0, 1.0),
+    **dict.fromkeys(["arange", "linspace", "eye", "full"], _created), "var": _spread,
     "std": _spread, "norm": _length, "prelu": _prelu, "hardshrink": _jumping, "threshold": _jumping,
     "atan2": _between(-math.pi - 1e-15, math.pi + 1e-15), **dict.fromkeys(ORDERED, _ordered),
     **dict.fromkeys(["lstm", "gru", "rnn_tanh"], _recurrent),

@@ -11,13 +11,15 @@ from farfield.certify.dual._descent import ROUNDS, WARM_ROUNDS, initial_multipli
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
 from farfield.certify.dual._groups import GroupDual, Objectives, search_groups, single_multipliers
 from farfield.certify.dual._layers import LayerSearch, subproblem, tightened
-from farfield.certify.dual._payload import publish, restore
+from farfield.certify.dual._nested import Anchor, Nested, find_anchor, nest, optimize_nested
+from farfield.certify.dual._payload import publish, publish_nested, restore, restore_nested
 from farfield.certify.dual._problem import Ball, Box, Curve, NoProblemError, Problem, build_problem
 from farfield.certify.dual._prove import ProvedValue, prove
 
 __all__ = [
     "ROUNDS",
     "WARM_ROUNDS",
+    "Anchor",
     "Ball",
     "Box",
     "Curve",
@@ -25,18 +27,24 @@ __all__ = [
     "GroupDual",
     "LayerSearch",
     "Multipliers",
+    "Nested",
     "NoProblemError",
     "Objective",
     "Objectives",
     "Problem",
     "ProvedValue",
     "build_problem",
+    "find_anchor",
     "initial_multipliers",
+    "nest",
     "objective",
     "optimize",
+    "optimize_nested",
     "prove",
     "publish",
+    "publish_nested",
     "restore",
+    "restore_nested",
     "search_groups",
     "single_multipliers",
     "subproblem",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from farfield.certify._proofs import BoxMultipliers, CurveMultipliers, DualProof
 from farfield.certify.affine import Network
 from farfield.certify.dual._dual import Multipliers, product_forms
 from farfield.certify.dual._layers import LayerSearch
+from farfield.certify.dual._nested import Nested, NestedMultipliers
 from farfield.certify.dual._problem import Ball, Problem
 from farfield.certify.dual._prove import ProvedValue
 
-__all__ = ["publish", "restore"]
+__all__ = ["publish", "publish_nested", "restore", "restore_nested"]
 
 
 def publish(
@@ -122,6 +124,64 @@ def restore(network: Network, problem: Problem, proof: DualProof) -> Multipliers
     unit = _product_units(problem)
     m["n"] = proof.products * unit[:, None] * unit[None, :]
     return m
+
+
+def publish_nested(
+    network: Network, nested: Nested, found: NestedMultipliers, output: int, sign: int
+) -> DualProof:
+    """The proof of a nested problem: both problems' multipliers, and the products of their forms in one matrix."""
+    outer, inner = (
+        publish(network, problem, ProvedValue(found.bound, found.bound, m), output, sign)
+        for problem, m in ((nested.outer, found.outer), (nested.inner, found.inner))
+    )
+    norms = {name: replace(norm, nested=True) for name, norm in outer.norms.items()}
+    at_outer, at_inner = _form_places(nested)
+    size = len(at_outer) + len(at_inner)
+    products = torch.zeros(size, size, dtype=torch.float64)
+    products[at_outer[:, None], at_outer] = outer.products
+    products[at_inner[:, None], at_inner] = inner.products
+    half = 0.5 * found.nu / _product_units(nested.inner)
+    products[0, at_inner] += half
+    products[at_inner, 0] += half
+    return replace(
+        outer, curves={**inner.curves, **outer.curves}, norms={**inner.norms, **norms},
+        forms=(*inner.forms, *outer.forms), products=products,
+    )  # fmt: skip
+
+
+def restore_nested(network: Network, nested: Nested, proof: DualProof) -> list[NestedMultipliers] | None:
+    """Where a search of a nested problem goes on; ``None`` if the proof is not one of it."""
+    name = network.blocks[nested.outer.balls[0].block].node
+    if name not in proof.norms or not proof.norms[name].nested:
+        return None
+    at_outer, at_inner = _form_places(nested)
+    if len(proof.products) != len(at_outer) + len(at_inner):
+        return None
+    own = [replace(proof, products=proof.products[at[:, None], at]) for at in (at_outer, at_inner)]
+    try:
+        outer, inner = (
+            restore(network, problem, part)
+            for problem, part in zip((nested.outer, nested.inner), own, strict=True)
+        )
+    except KeyError:
+        return None
+    # What moves by factors needs somewhere to begin.
+    inner["floor"] = (-inner["kappa"]).clamp_min(0.0)
+    inner["kappa"] = (inner["kappa"] + inner["floor"]).clamp_min(1e-12)
+    inner["omega"] = inner["omega"].clamp_min(1e-12)
+    nu = 2 * proof.products[0, at_inner] * _product_units(nested.inner)
+    return [NestedMultipliers(outer, inner, nu)]
+
+
+def _form_places(nested: Nested) -> tuple[Tensor, Tensor]:
+    """Rows of N that the outer problem's products stand in, and those of the inner one's."""
+    heads = nested.inner.cone.shape[0]  # t of every parametrized norm
+    inner = sum(len(c) for *_, c in product_forms(nested.inner))
+    outer = sum(len(c) for *_, c in product_forms(nested.outer))
+    begin = 2 + heads
+    at_inner = [1 + heads, *range(1, 1 + heads), *range(begin, begin + inner)]
+    at_outer = [0, *range(begin + inner, begin + inner + outer)]
+    return torch.tensor(at_outer), torch.tensor(at_inner)
 
 
 def _balls(network: Network, problem: Problem) -> Iterator[tuple[str, float, Ball]]:

@@ -106,6 +106,7 @@ def build_problem(
     sizes: Mapping[int, Tensor] | None = None,
     limit: int = 3000,
     cone: Cone | None = None,
+    keep: bool = False,
 ) -> Problem:
     """The maximization problem of a network's output.
 
@@ -117,18 +118,25 @@ def build_problem(
         Curve → typical |z| of each entry, from a few evaluations: units only, no claim rests on them.
     cone
         The domain in homogeneous coordinates; every input by default.
+    keep
+        Whether every curve is a variable, also one that enters nothing but the output.
 
     Raises
     ------
     NoProblemError
         If the output depends on something that is neither bounded nor described, or on more than ``limit`` variables.
     """
-    return _Assembly(network, sizes or {}, limit, cone).build()
+    return _Assembly(network, sizes or {}, limit, cone, keep).build()
 
 
 class _Assembly:
     def __init__(
-        self, network: Network, sizes: Mapping[int, Tensor], limit: int, cone: Cone | None = None
+        self,
+        network: Network,
+        sizes: Mapping[int, Tensor],
+        limit: int,
+        cone: Cone | None = None,
+        keep: bool = False,
     ) -> None:
         self.network, self.sizes, self.limit, self.inputs = network, sizes, limit, cone
         self.needed = network.needed()
@@ -138,7 +146,7 @@ class _Assembly:
             if network.blocks[i].kind == "curve"
             for b in _form(network.blocks[i]).matrices
         }
-        self.kept = [i for i in self.needed if network.blocks[i].kind != "curve" or i in feeding]
+        self.kept = [i for i in self.needed if keep or network.blocks[i].kind != "curve" or i in feeding]
         self.columns: dict[int, slice] = {}
         self.scale: dict[int, Tensor] = {}
         self.maps: dict[int, tuple[Tensor, Tensor]] = {}

@@ -67,7 +67,9 @@ def _full(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _arange(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
-    return torch.arange(a["start"], a["end"], a["step"], dtype=a["dtype"], device=a["device"])
+    ends = (operand(node, tensors, i, name) for i, name in enumerate(("start", "end", "step")))
+    numbers = (end.item() if isinstance(end, torch.Tensor) else end for end in ends)
+    return torch.arange(*numbers, dtype=a["dtype"], device=a["device"])
 
 
 def _linspace(node: Node, tensors: Sequence[Any]) -> Any:
@@ -149,7 +151,7 @@ OPERATORS = (
         "arange",
         "create",
         "start, start + step, … up to but excluding end",
-        (),
+        ("start", "end", "step"),
         tuple(Target(f"aten.arange.{kind}", _range) for kind in ("default", "start", "start_step")),
         _arange,
         (

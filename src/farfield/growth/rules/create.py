@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from farfield.growth._extent import Extent, Reason, inherit, interval
+from farfield.growth._extent import Extent, Reason, inherit, interval, join, undefined
 from farfield.growth._rate import CONSTANT
 from farfield.growth._registry import Site, growth_rule, number
 
@@ -25,8 +25,11 @@ def _empty(site: Site) -> Extent:
 
 @growth_rule("arange")
 def _arange(site: Site) -> Extent:
-    start, end = number(site.attributes["start"]), number(site.attributes["end"])
-    return Extent(CONSTANT, CONSTANT, min(start.lo, end.lo), max(start.hi, end.hi))
+    """Between its ends, whichever is the larger. How many there are must not move with an input."""
+    ends = (site.operand(0, "start"), site.operand(1, "end"), site.operand(2, "step"))
+    if any(max(end.lower, end.upper) > CONSTANT for end in ends):
+        return undefined(site.name, "a range whose length moves with the input", *ends)
+    return join(*ends[:2])
 
 
 @growth_rule("linspace")

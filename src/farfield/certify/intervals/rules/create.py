@@ -15,7 +15,9 @@ def _full(place: Place) -> Interval:
 
 @interval_rule("arange", "linspace")
 def _ramp(place: Place) -> Interval:
-    """Whole numbers exactly; others within a few units."""
+    """Whole numbers exactly; others within a few units. Nothing is claimed where an end is computed."""
+    if place.node.operands:
+        return unbounded(place.shape)
     ramp = place.compute()
     if not ramp.is_floating_point():
         return point(ramp)
