@@ -32,6 +32,7 @@ from farfield.certify.dual import (
     ProvedValue,
     build_problem,
     find_anchor,
+    layer_costs,
     nest,
     objective,
     optimize,
@@ -124,8 +125,7 @@ class OutputCase:
         """Share of so many seconds that checking the ranges of deep layers again will take, at most a third."""
         if self.problem is None or not self.deep:
             return 0.0
-        sizes = [c.lo.numel() for c in self.problem.curves]
-        pairs = sum(2 * size * sum(sizes[:i]) for i, size in enumerate(sizes))
+        pairs = sum(layer_costs(self.problem).values())
         return min(1 / 3, RECHECK_SECONDS * pairs / max(seconds, 1e-3))
 
     def tolerance(self, output: int) -> float:

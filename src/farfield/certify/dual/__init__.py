@@ -10,7 +10,7 @@ from __future__ import annotations
 from farfield.certify.dual._descent import ROUNDS, WARM_ROUNDS, initial_multipliers, optimize
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
 from farfield.certify.dual._groups import GroupDual, Objectives, search_groups, single_multipliers
-from farfield.certify.dual._layers import LayerSearch, subproblem, tightened
+from farfield.certify.dual._layers import LayerSearch, layer_costs, subproblem, tightened
 from farfield.certify.dual._nested import Anchor, Nested, find_anchor, nest, optimize_nested
 from farfield.certify.dual._payload import publish, publish_nested, restore, restore_nested
 from farfield.certify.dual._problem import Ball, Box, Curve, NoProblemError, Problem, build_problem
@@ -36,6 +36,7 @@ __all__ = [
     "build_problem",
     "find_anchor",
     "initial_multipliers",
+    "layer_costs",
     "nest",
     "objective",
     "optimize",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from farfield.growth._extent import ZERO, Extent, add, inherit, interval, join, scale, stretch, undefined
+from farfield.growth._rate import CONSTANT
 from farfield.growth._registry import GROWTH_RULES, Claim, Site, growth_rule, number, size_of
 
 __all__: list[str] = []
@@ -16,6 +17,21 @@ def _same(site: Site) -> Extent:
 
 for _name in ("cast", "max_pool", "adaptive_max_pool", "view_as_real", "view_as_complex", "real"):
     GROWTH_RULES.register(_name, _same)
+
+
+@growth_rule("aten.slice.Tensor", "aten.split_with_sizes.default")
+def _part(site: Site) -> Extent:
+    """With ends that are computed (with numbers they are ``slice`` and ``split``): entries of what is cut."""
+    return inherit(site.extent(0), *site.everything()[1:])
+
+
+@growth_rule("_operator.floordiv")
+def _whole_quotient(site: Site) -> Extent:
+    """Of sizes, as Python divides them: a number where nothing moves them."""
+    parts = site.everything()
+    if any(max(part.lower, part.upper) > CONSTANT for part in parts):
+        return undefined(site.name, "a whole quotient of numbers that move with the input", *parts)
+    return inherit(Extent(CONSTANT, CONSTANT), *parts)
 
 
 def _one_of_all(site: Site) -> Extent:
