@@ -309,6 +309,8 @@ def _solve(
             plain |= {key: proof for key, proof in best.items() if not _by_checker(proof)}
             say("a bound below what the last norm divides by")
             case = case.anchored(clock.share(ANCHOR_SHARE))
+            if case.anchor is None and not any(_by_checker(proof) for proof in best.values()):
+                stage = [(by_dual, 0.97)]
         jobs = sorted(best, key=lambda k: -(best[k].bound - reached(found, k)))
         for done, key in enumerate(jobs):
             if clock.over:

@@ -34,8 +34,8 @@ from farfield.certify.dual._problem import NoProblemError, Problem, build_proble
 
 __all__ = ["Anchor", "Nested", "NestedMultipliers", "find_anchor", "nest", "optimize_nested"]
 
-LIMIT = 1500
-"""Variables, at most."""
+LIMIT = 700
+"""Variables of the inner problem, at most: a step takes the cube of them."""
 FIRST = 0.1
 """T of the first guess for an anchor, in units of what the norm puts on the diagonal."""
 SHARES = (0.3, 0.1, 0.03)
