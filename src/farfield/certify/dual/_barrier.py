@@ -26,6 +26,8 @@ RATE = 0.05
 BETAS = (0.9, 0.95)
 BARRIER = (3.0, 0.005)
 """μ·size at the beginning and at the end, in units of the first bound."""
+LEAST = 1e-30
+"""What moves by factors begins no lower."""
 SLOWER, FASTER = 0.7, 1.05
 """What a step that failed, and one that did not, do to the next one's length."""
 
@@ -63,7 +65,7 @@ def follow(
         Names of those that move by factors, and of those that stop at 0; matrices among the latter are symmetric.
     """
     raw = {
-        k: (v.log() if k in positive else v / units[k]).detach().clone().requires_grad_()
+        k: (v.clamp_min(LEAST).log() if k in positive else v / units[k]).detach().clone().requires_grad_()
         for k, v in start.items()
     }
     optimizer = torch.optim.Adam(list(raw.values()), lr=RATE, betas=BETAS)
