@@ -300,13 +300,12 @@ def _solve(
         assert case is not None
         if all(case.close(key, proof.bound) for key, proof in best.items()):
             break
+        plain |= {key: proof for key, proof in best.items() if not _by_checker(proof)}
         if case.deep and stage[0][0] is by_dual:
-            plain |= {key: proof for key, proof in best.items() if not _by_checker(proof)}
             say("ranges of deep layers")
             clock = clock.share(1.0 - case.recheck_share(clock.seconds_left))
             case = case.tightened(clock.share(LAYER_SHARE))
         if stage[0][0] is by_nested:
-            plain |= {key: proof for key, proof in best.items() if not _by_checker(proof)}
             say("a bound below what the last norm divides by")
             case = case.anchored(clock.share(ANCHOR_SHARE))
             if case.anchor is None and not any(_by_checker(proof) for proof in best.values()):

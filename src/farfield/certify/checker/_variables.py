@@ -99,16 +99,10 @@ class Variables:
         if form.value.mid[others].any() or form.value.rad[others].any():
             raise CertificateError(f"{name!r} normalizes more than an affine map of the input.")
         matrix, offset = form.rows(source.columns.start, source.columns.stop), form.rows(0, 1)
-        both = MidRad(
-            *(
-                np.concatenate([a, b], 1)[layer.groups[0]]
-                for a, b in ((matrix.mid, offset.mid), (matrix.rad, offset.rad))
-            )
+        both, inner = _normalized(
+            layer,
+            MidRad(*(np.concatenate(p, 1) for p in ((matrix.mid, offset.mid), (matrix.rad, offset.rad)))),
         )
-        if layer.centered:
-            both = both + -mean(both, 0)
-        inner = MidRad(np.zeros_like(both.mid), np.zeros_like(both.rad))
-        inner.mid[layer.groups[0]], inner.rad[layer.groups[0]] = both.mid, both.rad
         stabilizer = np.zeros((both.mid.shape[1],) * 2)
         stabilizer[-1, -1] = layer.eps
         gram = (both.T @ both) * MidRad(np.full((1, 1), 1 / layer.count), np.full((1, 1), U / layer.count))
@@ -130,12 +124,7 @@ class Variables:
         for before in self._behind(form):
             self.level[before] = tau
         self.size += 1
-        rows = self.over(form, name, level=tau)
-        rows = MidRad(rows.mid[layer.groups[0]], rows.rad[layer.groups[0]])
-        if layer.centered:
-            rows = rows + -mean(rows, 0)
-        inner = MidRad(np.zeros_like(rows.mid), np.zeros_like(rows.rad))
-        inner.mid[layer.groups[0]], inner.rad[layer.groups[0]] = rows.mid, rows.rad
+        rows, inner = _normalized(layer, self.over(form, name, level=tau))
         stabilizer = np.zeros((self.size, self.size))
         stabilizer[tau, tau] = layer.eps * layer.count
         gram = rows.T @ rows + MidRad(stabilizer, 2 * U * stabilizer)
@@ -253,3 +242,14 @@ class Variables:
         one = np.zeros((1, self.size))
         one[0, self.level.get(name, 0)] = 1.0
         return one
+
+
+def _normalized(layer: Layer, rows: MidRad) -> tuple[MidRad, MidRad]:
+    """What a norm of one group divides, as rows in the group's order (centered where it is), and in the layer's."""
+    group = layer.groups[0]
+    made = rows[group]
+    if layer.centered:
+        made = made + -mean(made, 0)
+    inner = MidRad(np.zeros_like(made.mid), np.zeros_like(made.rad))
+    inner.mid[group], inner.rad[group] = made.mid, made.rad
+    return made, inner
