@@ -49,7 +49,7 @@ def lifted(dual, m):
     """The multipliers with H made positive."""
     dual.weigh({k: v.abs() for k, v in m.items()})
     with torch.no_grad():
-        return dual.value(m, m["room"].abs() + 0.01)[1]
+        return dual.value({**m, "room": m["room"].abs() + 0.01})[1]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -92,7 +92,7 @@ def test_gradient_against_differences():
     m["n"] = (m["n"] + m["n"].T) / 2
     dual.weigh(m)
     live = {k: v.clone().requires_grad_(True) for k, v in m.items()}
-    dual.value(live, live["room"])[0].backward()
+    dual.value(live)[0].backward()
     for name, value in live.items():
         if value.grad is None or not value.numel():
             continue
@@ -102,7 +102,7 @@ def test_gradient_against_differences():
         def at(step, name=name, way=way):
             dual.ray = None
             moved = {**m, name: m[name] + step * way}
-            return float(dual.value(moved, moved["room"])[0])
+            return float(dual.value(moved)[0])
 
         numeric = (at(1e-6) - at(-1e-6)) / 2e-6
         assert math.isclose(numeric, float((value.grad * way).sum()), rel_tol=1e-4, abs_tol=1e-4), name
@@ -122,7 +122,6 @@ def test_hessian_and_linear_part_are_the_lagrangian_s():
         x = torch.randn(problem.size, generator=generator, dtype=torch.float64)
         expected = dual.joint(m, zero) + linear @ x - x @ hessian @ x
         assert torch.allclose(dual.joint(m, x), expected, rtol=1e-9, atol=1e-9)
-        assert torch.allclose(dual.curvature(m, x), x @ hessian @ x, rtol=1e-9, atol=1e-9)
 
 
 def test_a_norm_behind_the_first_linear_is_parametrized_exactly():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,10 @@ __all__ = ["float_limit"]
 
 RAYS = 4
 DECADES = 300
+NEAR = 40
+"""Decades that float32 has: one ray looks at each of them."""
+NEAR_STRIDE, FAR_STRIDE = 4, 8
+"""Decades from one look to the next: of the other rays, and of all of them further out."""
 TOLERANCE = 0.01
 SETTLED, STILL = 4, 1e-3
 """A reference that stood still over so many decades, to this relative change, and then jumps has left the reals."""
@@ -27,7 +32,9 @@ def float_limit(model: Any, example: Any, program: Program) -> float | None:
     Leaves: is not finite, or is off by more than 1% of the largest value met along the ray (by more than 8 units of
     rounding where those are coarser, as in bfloat16: that is noise at any size). Where the reference stood still over
     decades and then jumps, the jump is float64's own end and counts too: a LayerNorm's variance overflows from 10¹⁵⁴
-    on. Evidence along four random rays, not a proof; λ is the Euclidean norm of the input.
+    on. Evidence along four random rays, not a proof; λ is the Euclidean norm of the input. One ray is looked at in
+    every decade up to 10⁴⁰, the others in every fourth one, all of them in every eighth one beyond, and decade by
+    decade before the first one that shows a difference.
 
     Parameters
     ----------
@@ -56,54 +63,75 @@ def float_limit(model: Any, example: Any, program: Program) -> float | None:
     if len(leaves) != len(moving) or not any(moving):
         return None
     source = torch.Generator().manual_seed(0)
-    limits = [_along(model, example, program, leaves, moving, source) for _ in range(RAYS)]
-    found = [limit for limit in limits if limit is not None]
-    return min(found) if found else None
+    limit = DECADES
+    try:
+        for number in range(RAYS):
+            ray = _Ray(model, example, program, leaves, moving, source)
+            limit = ray.limit(range(0, NEAR, 1 if number == 0 else NEAR_STRIDE), limit)
+    except (RuntimeError, TypeError, ValueError, OpaqueNodeError):
+        return None
+    return 10.0**limit if limit < DECADES else None
 
 
-def _along(
-    model: Any,
-    example: Any,
-    program: Program,
-    leaves: list[Tensor],
-    moving: list[bool],
-    source: torch.Generator,
-) -> float | None:
-    directions = [
-        torch.randn(t.shape, generator=source, dtype=torch.float64) if move else t
-        for t, move in zip(leaves, moving, strict=True)
-    ]
-    length = math.sqrt(sum(float(d.square().sum()) for d, m in zip(directions, moving, strict=True) if m))
-    rounding = max(torch.finfo(t.dtype).eps for t, m in zip(leaves, moving, strict=True) if m)
-    tolerance = max(TOLERANCE, 8 * rounding)
-    size = 0.0
-    history: list[Tensor] = []
-    for exponent in range(DECADES):
-        scale = 10.0**exponent / max(length, 1e-300)
-        own = [
-            (scale * d).to(t.dtype) if m else t for d, t, m in zip(directions, leaves, moving, strict=True)
+class _Ray:
+    """The model and its program along one random direction."""
+
+    def __init__(
+        self, model: Any, example: Any, program: Program, leaves: list[Tensor], moving: list[bool],
+        source: torch.Generator,
+    ) -> None:  # fmt: skip
+        self.model, self.example, self.program = model, example, program
+        self.leaves, self.moving = leaves, moving
+        directions = [
+            torch.randn(t.shape, generator=source, dtype=torch.float64) if move else t
+            for t, move in zip(leaves, moving, strict=True)
         ]
-        if not all(bool(torch.isfinite(o).all()) for o, m in zip(own, moving, strict=True) if m):
-            return 10.0**exponent
-        try:
-            # The same rounded input on both sides: what is compared is the arithmetic, not the input's rounding.
-            wide = [o.double() if m else o for o, m in zip(own, moving, strict=True)]
-            reference = _joined(list(program.evaluate(*wide, keep=program.outputs).items()), program)
-            computed = _own(model, example, program, own)
-        except (RuntimeError, TypeError, ValueError, OpaqueNodeError):
-            return None
-        if computed is None or computed.shape != reference.shape:
-            return None
-        jumped = _jumped(history, reference)
+        square = sum(float(d.square().sum()) for d, move in zip(directions, moving, strict=True) if move)
+        length = max(math.sqrt(square), 1e-300)
+        self.directions = [d / length if move else d for d, move in zip(directions, moving, strict=True)]
+        rounding = max(torch.finfo(t.dtype).eps for t, move in zip(leaves, moving, strict=True) if move)
+        self.tolerance = max(TOLERANCE, 8 * rounding)
+        self.size = 0.0
+        self.history: list[Tensor] = []
+
+    def limit(self, near: range, below: int) -> int:
+        """The first decade at which the model leaves; ``below`` where it does not before.
+
+        Looks at the decades of ``near``, then at every few, and at each one between the last two of these.
+        """
+        last = -1
+        for exponent in [*near, *range(NEAR, DECADES, FAR_STRIDE), DECADES]:
+            here = min(exponent, below - 1)
+            kept = self.size, self.history
+            if here > last and self.leaves_at(here):
+                self.size, self.history = kept
+                return next((e for e in range(last + 1, here) if self.leaves_at(e)), here)
+            if here < exponent:
+                break
+            last = here
+        return below
+
+    def leaves_at(self, exponent: int) -> bool:
+        """Whether the model leaves its program at this decade, which is the largest so far."""
+        own = [
+            (10.0**exponent * d).to(t.dtype) if move else t
+            for d, t, move in zip(self.directions, self.leaves, self.moving, strict=True)
+        ]
+        if not all(bool(torch.isfinite(o).all()) for o, move in zip(own, self.moving, strict=True) if move):
+            return True
+        # The same rounded input on both sides: what is compared is the arithmetic, not the input's rounding.
+        wide = [o.double() if move else o for o, move in zip(own, self.moving, strict=True)]
+        reference = _joined(self.program.evaluate(*wide, keep=self.program.outputs), self.program)
+        computed = _own(self.model, self.example, self.program, own)
+        if computed.shape != reference.shape:
+            raise ValueError("the model and its program have different outputs")
+        jumped = _jumped(self.history, reference)
+        self.history = [*self.history[-SETTLED:], reference]
         if bool(torch.isfinite(reference).all()) and not jumped:
-            size = max(size, float(reference.abs().max()) if reference.numel() else 0.0)
+            self.size = max(self.size, float(reference.abs().max()) if reference.numel() else 0.0)
             off = float((computed - reference).abs().max()) if reference.numel() else 0.0
-            if not off <= tolerance * size:  # nan too
-                return 10.0**exponent
-        elif jumped or not bool(torch.isfinite(computed).all()):
-            return 10.0**exponent
-        history = [*history[-SETTLED:], reference]
-    return None
+            return not off <= self.tolerance * self.size  # nan too
+        return jumped or not bool(torch.isfinite(computed).all())
 
 
 def _jumped(history: list[Tensor], reference: Tensor) -> bool:
@@ -116,11 +144,11 @@ def _jumped(history: list[Tensor], reference: Tensor) -> bool:
     return not float((reference - last).abs().max()) <= TOLERANCE * scale
 
 
-def _own(model: Any, example: Any, program: Program, inputs: list[Tensor]) -> Tensor | None:
-    """Every output of the model in its own types, flat and joined; None where it has not the program's outputs."""
+def _own(model: Any, example: Any, program: Program, inputs: list[Tensor]) -> Tensor:
+    """Every output of the model in its own types, flat and joined."""
     if not isinstance(model, nn.Module):
         values = program.evaluate(*inputs, dtype=None, keep=program.outputs)
-        return _joined(list(values.items()), program)
+        return _joined(values, program)
     queue = list(inputs)
     filled = tree_map(lambda leaf: queue.pop(0) if isinstance(leaf, Tensor) else leaf, example)
     modes = [(module, module.training) for module in model.modules()]
@@ -137,10 +165,9 @@ def _own(model: Any, example: Any, program: Program, inputs: list[Tensor]) -> Te
             module.training = mode
     found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
     if len(found) != len(program.outputs):
-        return None
-    return _joined(list(zip(program.outputs, found, strict=True)), program)
+        raise ValueError("the model has not its program's outputs")
+    return _joined(dict(zip(program.outputs, found, strict=True)), program)
 
 
-def _joined(values: list[tuple[str, Any]], program: Program) -> Tensor:
-    by_name = dict(values)
-    return torch.cat([by_name[name].detach().double().reshape(-1) for name in program.outputs])
+def _joined(values: Mapping[str, Any], program: Program) -> Tensor:
+    return torch.cat([values[name].detach().double().reshape(-1) for name in program.outputs])

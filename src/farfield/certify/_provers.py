@@ -17,19 +17,12 @@ from farfield.certify._search import Attained
 from farfield.certify.affine import Network, TooLargeError, build_network
 from farfield.certify.cells import branch
 from farfield.certify.dual import (
-    ROUNDS,
-    WARM_ROUNDS,
     Anchor,
-    Dual,
-    GroupDual,
     LayerSearch,
     Multipliers,
     Nested,
     NoProblemError,
-    Objective,
-    Objectives,
     Problem,
-    ProvedValue,
     build_problem,
     find_anchor,
     layer_costs,
@@ -42,8 +35,6 @@ from farfield.certify.dual import (
     publish_nested,
     restore,
     restore_nested,
-    search_groups,
-    single_multipliers,
     subproblem,
     tightened,
 )
@@ -67,8 +58,6 @@ CELL_DIMENSIONS = 5
 """Branch and bound over cells is tried up to this many inputs."""
 TOLERANCE = 1e-3
 """A bound this close to the attained value, in units of the attained range, is close enough."""
-GROUP_SHARE = 0.5
-"""Of the dual's time in deep networks, for multipliers without products."""
 PLAIN_SHARE = 0.12
 """Of the dual's time where there is a nested problem, for the plain one it begins with."""
 RECHECK_SECONDS = 8e-6
@@ -200,20 +189,13 @@ def by_dual(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[Dual
     network, problem = case.network, case.problem
     if problem is None or (isinstance(best, DualProof) and best.nested):
         return None, None
-    goal = objective(problem, *key)
-    found: list[Multipliers] = []
-    rounds: Sequence[tuple[float, float, bool]] = ROUNDS
-    start = _restored(network, problem, best)
-    if start is None and case.deep and not problem.boxes:
-        _, made = search_groups(GroupDual(problem, Objectives.single(goal)), clock.share(GROUP_SHARE))
-        start, rounds = single_multipliers(made, Dual(problem, goal).count), WARM_ROUNDS
-        found.append(start)
-    found.append(optimize(problem, goal, time_budget=clock, start=start, rounds=rounds)[0])
-    proved = [value for m in found if (value := _proved(problem, goal, m, key[0])) is not None]
-    if not proved:
+    goal, start = objective(problem, *key), _restored(network, problem, best)
+    found, _ = optimize(problem, goal, time_budget=clock, start=start)
+    try:
+        proved = prove(problem, goal, found, key[0])
+    except PrecisionError:
         return None, None
-    least = min(proved, key=lambda value: value.bound)
-    return publish(network, problem, least, *key, case.layers), None
+    return publish(network, problem, proved, *key, case.layers), None
 
 
 def by_nested(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[DualProof | None, None]:
@@ -242,13 +224,6 @@ def _restored(network: Network, problem: Problem, proof: Proof) -> Multipliers |
     try:
         return restore(network, problem, proof)
     except (KeyError, RuntimeError):
-        return None
-
-
-def _proved(problem: Problem, goal: Objective, multipliers: Multipliers, output: int) -> ProvedValue | None:
-    try:
-        return prove(problem, goal, multipliers, output)
-    except PrecisionError:
         return None
 
 

@@ -7,7 +7,7 @@ Never: chooses what to bound.
 
 from __future__ import annotations
 
-from farfield.certify.dual._descent import ROUNDS, WARM_ROUNDS, initial_multipliers, optimize
+from farfield.certify.dual._descent import initial_multipliers, optimize
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
 from farfield.certify.dual._groups import GroupDual, Objectives, search_groups, single_multipliers
 from farfield.certify.dual._layers import LayerSearch, layer_costs, subproblem, tightened
@@ -17,8 +17,6 @@ from farfield.certify.dual._problem import Ball, Box, Curve, NoProblemError, Pro
 from farfield.certify.dual._prove import ProvedValue, prove
 
 __all__ = [
-    "ROUNDS",
-    "WARM_ROUNDS",
     "Anchor",
     "Ball",
     "Box",

@@ -12,12 +12,13 @@ norms, and −VᵀNV for pairwise products of forms Vx + v ≥ 0 that are never 
 the multipliers this is the semidefinite relaxation with every valid quadratic constraint of a single curve, and the
 products of pairs. [P1]'s setting with one layer and N = 0 is the Lagrangian dual of LN → activation → Linear.
 
-The joint maximizer x is unique, so a derivative of the dual value is the Lagrangian's derivative at x: the gradient
-never needs more than products with vectors.
+The joint maximizer x is unique, so a derivative of the dual value is the Lagrangian's derivative at x: slopes are
+differences of products at x and at the maximizers of the separable part, and need no more than vectors.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,12 +28,16 @@ from torch import Tensor
 from farfield.certify._rounding import with_room
 from farfield.certify.dual._problem import Curve, Problem
 
-__all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable"]
+__all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable", "span"]
 
 PRODUCT_LIMIT = 2200
 """More non-negative forms than this are not multiplied pairwise."""
 GRID = 65
 """Points per smooth curve while searching; the proof uses many more."""
+TRIES = 6
+"""Shifts of H that are tried before all its eigenvalues are computed."""
+INVERSE_STEPS = 4
+"""Of inverse iteration, from the direction of the step before."""
 Multipliers = dict[str, Tensor]
 """``theta{i}, r{i}`` per curve i, ``t{i}, e{i}, s{i}`` where y is a variable, ``bt{j}, bs{j}`` per box,
 ``kappa, omega`` per ball, ``n`` for products."""
@@ -85,10 +90,8 @@ class Dual:
         self.groups = product_forms(problem)
         self.heads = 1 + problem.cone.shape[0]
         self.count = self.heads + sum(g[3].numel() for g in self.groups)
-        self.supports = [torch.nonzero((c.matrix != 0).any(0))[:, 0] for c in problem.curves]
-        self.compact = [
-            c.matrix[:, s].contiguous() for c, s in zip(problem.curves, self.supports, strict=True)
-        ]
+        self.spans = [span(c.matrix) for c in problem.curves]
+        self.compact = [c.matrix[:, s].contiguous() for c, s in zip(problem.curves, self.spans, strict=True)]
         self.roots = [torch.linalg.inv(torch.linalg.cholesky(b.gram)).T.contiguous() for b in problem.balls]
         self.round = [
             b.gram.shape[0] == 0 or bool((b.gram == torch.eye(b.gram.shape[0])).all()) for b in problem.balls
@@ -98,16 +101,16 @@ class Dual:
         self.shift = 0.0
 
     def weigh(self, m: Multipliers) -> None:
-        """Measure shifts of H by what these multipliers put on its diagonal, block by block."""
+        """Measure shifts of H by what these multipliers put on its diagonal."""
         problem, weights = self.problem, torch.ones(self.problem.size, dtype=torch.float64)
         for j, ball in enumerate(problem.balls):
             weights[ball.columns] = m["kappa"][j].detach().clamp_min(1e-9)
         for i, curve in enumerate(problem.curves):
             if curve.columns is not None:
-                weights[curve.columns] = m[f"t{i}"].detach().mean().clamp_min(1e-9)
+                weights[curve.columns] = m[f"t{i}"].detach().clamp_min(1e-9)
         for j, box in enumerate(problem.boxes):
-            weights[box.columns] = m[f"bt{j}"].detach().mean().clamp_min(1e-9)
-        self.weights, self.ray = weights, None
+            weights[box.columns] = m[f"bt{j}"].detach().clamp_min(1e-9)
+        self.weights = weights
 
     # -- affine pieces at a point -----------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ class Dual:
         """Every curve's z at x; without its offset for a direction."""
         return [
             m @ x[s] + (0.0 if homogeneous else c.offset)
-            for m, s, c in zip(self.compact, self.supports, self.problem.curves, strict=True)
+            for m, s, c in zip(self.compact, self.spans, self.problem.curves, strict=True)
         ]
 
     def forms(self, x: Tensor, z: list[Tensor], homogeneous: bool = False) -> Tensor:
@@ -131,59 +134,66 @@ class Dual:
     # -- the joint part ---------------------------------------------------------------------------------------------
 
     def hessian(self, m: Multipliers) -> Tensor:
-        """H, without any shift."""
+        """H, without any shift; multipliers without ``n`` have no products."""
         problem, size = self.problem, self.problem.size
-        half = torch.zeros(size, size, dtype=torch.float64)  # H = half + halfᵀ
+        total = torch.zeros(size, size, dtype=torch.float64)
         for i, curve in enumerate(problem.curves):
-            f, s = self.compact[i], self.supports[i]
-            half[s[:, None], s] -= 0.5 * (f.T @ (m[f"theta{i}"][:, None] * f))
+            f, at = self.compact[i], self.spans[i]
+            total[at, at] -= f.T @ (m[f"theta{i}"][:, None] * f)
             if curve.columns is not None:
                 rows = _indices(curve.columns)
-                half[rows, rows] += 0.5 * m[f"t{i}"]
-                half[rows[:, None], s] += 0.5 * m[f"e{i}"][:, None] * f
+                total[rows, rows] += m[f"t{i}"]
+                mixed = 0.5 * m[f"e{i}"][:, None] * f
+                total[curve.columns, at] += mixed
+                total[at, curve.columns] += mixed.T
         for j, box in enumerate(problem.boxes):
             rows = _indices(box.columns)
-            half[rows, rows] += 0.5 * m[f"bt{j}"]
+            total[rows, rows] += m[f"bt{j}"]
         for j, ball in enumerate(problem.balls):
-            half[ball.columns, ball.columns] += 0.5 * m["kappa"][j] * ball.gram
+            total[ball.columns, ball.columns] += m["kappa"][j] * ball.gram
             if ball.centered:
-                half[ball.columns, ball.columns] += 0.5 * m["omega"][j]
-        n = m["n"]
-        if not bool(n.any()):
-            return half + half.T
-        # −VᵀNV with rows of V spelled out: the cone's, and a·(unit vector) + b·(row of F).
-        pulled = torch.zeros(n.shape[0], size, dtype=torch.float64)  # N V
-        pulled += n[:, 1 : self.heads] @ problem.cone
+                total[ball.columns, ball.columns] += m["omega"][j]
+        return self._less_products(total, m["n"]) if "n" in m else total
+
+    def _less_products(self, total: Tensor, n: Tensor) -> Tensor:
+        """H − VᵀNV with rows of V spelled out: the cone's, and a·(unit vector) + b·(row of F)."""
+        problem = self.problem
+        pulled = torch.zeros(n.shape[0], problem.size, dtype=torch.float64)  # N V
+        if self.heads > 1:
+            pulled += n[:, 1 : self.heads] @ problem.cone
         begin = self.heads
         for i, a, b, c in self.groups:
             piece = n[:, begin : begin + c.numel()]
-            curve = problem.curves[i]
-            assert curve.columns is not None
-            pulled[:, curve.columns] += a * piece
+            columns = problem.curves[i].columns
+            assert columns is not None
+            pulled[:, columns].add_(piece, alpha=a)
             if b:
-                pulled[:, self.supports[i]] += b * (piece @ self.compact[i])
+                pulled[:, self.spans[i]].add_(piece @ self.compact[i], alpha=b)
             begin += c.numel()
-        half -= 0.5 * (problem.cone.T @ pulled[1 : self.heads])
+        if self.heads > 1:
+            total -= problem.cone.T @ pulled[1 : self.heads]
         begin = self.heads
         for i, a, b, c in self.groups:
             piece = pulled[begin : begin + c.numel()]
-            curve = problem.curves[i]
-            assert curve.columns is not None
-            half[curve.columns] -= 0.5 * a * piece
+            columns = problem.curves[i].columns
+            assert columns is not None
+            total[columns].sub_(piece, alpha=a)
             if b:
-                half[self.supports[i]] -= 0.5 * b * (self.compact[i].T @ piece)
+                total[self.spans[i]].sub_(self.compact[i].T @ piece, alpha=b)
             begin += c.numel()
-        return half + half.T
+        return total
 
     def linear(self, m: Multipliers) -> Tensor:
         """The linear coefficients."""
         problem = self.problem
         total = self.goal.linear.clone()
-        weight = m["n"] @ self._offsets()
-        total += 2 * (problem.cone.T @ weight[1 : self.heads])
         pull = [m[f"r{i}"] + 2 * m[f"theta{i}"] * c.offset for i, c in enumerate(problem.curves)]
+        groups = self.groups if "n" in m else []
+        if "n" in m:
+            weight = m["n"] @ self._offsets()
+            total += 2 * (problem.cone.T @ weight[1 : self.heads])
         begin = self.heads
-        for i, a, b, c in self.groups:
+        for i, a, b, c in groups:
             piece = weight[begin : begin + c.numel()]
             curve = problem.curves[i]
             assert curve.columns is not None
@@ -191,7 +201,7 @@ class Dual:
             pull[i] = pull[i] + 2 * b * piece
             begin += c.numel()
         for i, curve in enumerate(problem.curves):
-            total[self.supports[i]] += self.compact[i].T @ pull[i]
+            total[self.spans[i]] += self.compact[i].T @ pull[i]
             if curve.columns is not None:
                 total[curve.columns] -= m[f"s{i}"] + m[f"e{i}"] * curve.offset
         for j, box in enumerate(problem.boxes):
@@ -221,28 +231,10 @@ class Dual:
             total = total + m["kappa"][j] * (ball.radius**2 - y @ ball.gram @ y)
             if ball.centered:
                 total = total - m["omega"][j] * y.sum() ** 2
+        if "n" not in m:
+            return total
         g = self.forms(x, z)
         return total + g @ (m["n"] @ g)
-
-    def curvature(self, m: Multipliers, v: Tensor) -> Tensor:
-        """vᵀHv, differentiable in the multipliers."""
-        problem = self.problem
-        z = self.arguments(v, homogeneous=True)
-        total = torch.zeros((), dtype=torch.float64)
-        for i, curve in enumerate(problem.curves):
-            total = total - m[f"theta{i}"] @ z[i].square()
-            if curve.columns is not None:
-                y = v[curve.columns]
-                total = total + m[f"t{i}"] @ y.square() + m[f"e{i}"] @ (y * z[i])
-        for j, box in enumerate(problem.boxes):
-            total = total + m[f"bt{j}"] @ v[box.columns].square()
-        for j, ball in enumerate(problem.balls):
-            y = v[ball.columns]
-            total = total + m["kappa"][j] * (y @ ball.gram @ y)
-            if ball.centered:
-                total = total + m["omega"][j] * y.sum() ** 2
-        g = self.forms(v, z, homogeneous=True)
-        return total - g @ (m["n"] @ g)
 
     def whiten(self, matrix: Tensor) -> Tensor:
         """RᵀHR in the coordinates where every ball is round."""
@@ -266,47 +258,113 @@ class Dual:
         """(x, v, shift): the joint maximizer, the lowest direction of H, and the shift that made H positive."""
         hessian = self.whiten(self.hessian(m))
         linear = self.apply_root(self.linear(m), transposed=True)
-        size = hessian.shape[0]
-        eye = torch.eye(size, dtype=torch.float64)
-        if not bool(torch.isfinite(hessian).all()):
+        if not math.isfinite(float(hessian.sum())):
             raise ArithmeticError("the dual's quadratic form is not finite")
-        v, shift, factor = self._lowest(hessian, eye, room)
+        v, shift, factor = self._lowest(hessian, room)
         x = 0.5 * torch.cholesky_solve(linear[:, None], factor)[:, 0]
         return self.apply_root(x), self.apply_root(v), shift
 
-    def _lowest(self, hessian: Tensor, eye: Tensor, room: float) -> tuple[Tensor, float, Tensor]:
+    def _lowest(self, hessian: Tensor, room: float) -> tuple[Tensor, float, Tensor]:
         """(lowest direction, shift, Cholesky factor of the shifted H), by inverse iteration from the last direction.
 
-        The iteration is trusted only if the factorization with its shift succeeds; else all eigenvalues are computed.
+        The iteration is trusted only if the factorization with its shift succeeds. It begins again with a larger
+        shift where it does not; after a few of these all eigenvalues are computed.
         """
-        if self.ray is not None:
-            factor, info = torch.linalg.cholesky_ex(hessian + (self.shift + 0.5 * room) * eye)
-            if int(info) == 0:
-                v = self.ray
-                for _ in range(6):
-                    v = torch.cholesky_solve(v[:, None], factor)[:, 0]
-                    v = v / v.norm()
-                shift = max(0.0, room - float(v @ hessian @ v))
-                factor, info = torch.linalg.cholesky_ex(hessian + shift * eye)
-                if int(info) == 0:
-                    self.ray, self.shift = v, shift
-                    return v, shift, factor
+        v, tried = self.ray, self.shift + 0.5 * room
+        for _ in range(TRIES):
+            if v is None:
+                break
+            factor, info = _factor(hessian, tried)
+            if info:
+                tried = 2 * tried + room
+                continue
+            for _ in range(INVERSE_STEPS):
+                v = torch.cholesky_solve(v[:, None], factor)[:, 0]
+                v = v / v.norm()
+            self.ray, shift = v, max(0.0, room - float(v @ (hessian @ v)))
+            factor, info = _factor(hessian, shift)
+            if not info:
+                self.shift = shift
+                return v, shift, factor
+            tried = shift + room
         values, vectors = torch.linalg.eigh(hessian)
-        self.ray, self.shift = vectors[:, 0], max(0.0, room - float(values[0]))
-        return self.ray, self.shift, torch.linalg.cholesky(hessian + self.shift * eye)
+        v = self.ray = vectors[:, 0]
+        self.shift = max(0.0, room - float(values[0]))
+        factor, info = _factor(hessian, self.shift)
+        if info:
+            raise ArithmeticError("the dual's quadratic form could not be made positive definite")
+        return v, self.shift, factor
 
-    def value(self, m: Multipliers, room: Tensor) -> tuple[Tensor, Multipliers]:
-        """(bound, multipliers with the shift written in); the bound is differentiable in the multipliers.
+    @torch.no_grad()
+    def slopes(self, m: Multipliers) -> tuple[float, Multipliers, Multipliers]:
+        """(bound, multipliers with the shift written in, the bound's derivative in every multiplier and ``room``).
 
-        ``room`` is how far above 0 the shift lifts the lowest eigenvalue of H.
+        ``room`` is how far above 0 the shift lifts the lowest eigenvalue of H. Costs two factorizations and one
+        product of every curve's matrix with itself.
         """
-        with torch.no_grad():
-            x, v, shift = self.solve(m, float(room))
-        moved = shifted(self.problem, m, shift, self.weights)
-        total = self.joint(moved, x) + self.separable_part(moved)
+        problem = self.problem
+        x, v, shift = self.solve(m, float(m["room"]))
+        moved = shifted(problem, m, shift, self.weights)
+        z, steep = self.arguments(x), {}
+        total = self.joint(moved, x)
+        price = torch.zeros((), dtype=torch.float64)  # what a shift adds through κ and T, less what it saves
+        for i, curve in enumerate(problem.curves):
+            s, t, e = curve_multipliers(self.goal, curve, i, moved)
+            theta, r = moved[f"theta{i}"], moved[f"r{i}"]
+            best_z, best_y = maximizer(curve, s, t, e, theta, r)
+            total += (s * best_y + t * best_y**2 + e * best_y * best_z - theta * best_z**2 - r * best_z).sum()
+            steep[f"theta{i}"], steep[f"r{i}"] = z[i] ** 2 - best_z**2, z[i] - best_z
+            if curve.columns is not None:
+                y = x[curve.columns]
+                steep[f"s{i}"], steep[f"t{i}"] = best_y - y, best_y**2 - y**2
+                steep[f"e{i}"] = best_y * best_z - y * z[i]
+                price += self.weights[curve.columns] @ steep[f"t{i}"]
+        for j, box in enumerate(problem.boxes):
+            best, y = parabola_top(moved[f"bt{j}"], moved[f"bs{j}"], box.lo, box.hi), x[box.columns]
+            total += ((moved[f"bt{j}"] * best + moved[f"bs{j}"]) * best).sum()
+            steep[f"bs{j}"], steep[f"bt{j}"] = best - y, best**2 - y**2
+            price += self.weights[box.columns] @ steep[f"bt{j}"]
+        steep["kappa"], steep["omega"] = torch.zeros_like(m["kappa"]), torch.zeros_like(m["omega"])
+        for j, ball in enumerate(problem.balls):
+            y = x[ball.columns]
+            steep["kappa"][j] = ball.radius**2 - y @ ball.gram @ y
+            steep["omega"][j] = -(y.sum() ** 2) if ball.centered else 0.0
+            price += self.weights[ball.columns.start] * steep["kappa"][j]
+        if "n" in m:
+            g = self.forms(x, z)
+            steep["n"] = torch.outer(g, g)
+        steep["room"] = torch.zeros((), dtype=torch.float64)
         if shift > 0:
-            slack = _price(self, moved, x) * (room - self.curvature(m, v))
-            total = total + (slack - slack.detach())
+            self._add_curvature(steep, v, float(price))
+        return float(total), moved, steep
+
+    def _add_curvature(self, steep: Multipliers, v: Tensor, price: float) -> None:
+        """Add the derivative of price·(room − vᵀHv): what moves the shift."""
+        problem, z = self.problem, self.arguments(v, homogeneous=True)
+        for i, curve in enumerate(problem.curves):
+            steep[f"theta{i}"] += price * z[i] ** 2
+            if curve.columns is not None:
+                y = v[curve.columns]
+                steep[f"t{i}"] -= price * y**2
+                steep[f"e{i}"] -= price * y * z[i]
+        for j, box in enumerate(problem.boxes):
+            steep[f"bt{j}"] -= price * v[box.columns] ** 2
+        for j, ball in enumerate(problem.balls):
+            y = v[ball.columns]
+            steep["kappa"][j] -= price * (y @ ball.gram @ y)
+            if ball.centered:
+                steep["omega"][j] -= price * y.sum() ** 2
+        if "n" in steep:
+            g = self.forms(v, z, homogeneous=True)
+            steep["n"].addr_(g, g, alpha=price)
+        steep["room"] += price
+
+    def value(self, m: Multipliers) -> tuple[Tensor, Multipliers]:
+        """(bound, multipliers with the shift written in); both are differentiable in the multipliers."""
+        found, moved, steep = self.slopes({k: v.detach() for k, v in m.items()})
+        total = torch.tensor(found, dtype=torch.float64)
+        for name, slope in steep.items():
+            total = total + (slope * (m[name] - m[name].detach())).sum()
         return total, moved
 
     def separable_part(self, m: Multipliers) -> Tensor:
@@ -316,18 +374,11 @@ class Dual:
             s, t, e = curve_multipliers(self.goal, curve, i, m)
             total = total + separable(curve, s, t, e, m[f"theta{i}"], m[f"r{i}"]).sum()
         for j, box in enumerate(self.problem.boxes):
-            total = total + quadratic_max(m[f"bt{j}"], m[f"bs{j}"], box.lo, box.hi).sum()
+            a, b = m[f"bt{j}"], m[f"bs{j}"]
+            with torch.no_grad():
+                best = parabola_top(a, b, box.lo, box.hi)
+            total = total + ((a * best + b) * best).sum()
         return total
-
-
-def _price(dual: Dual, m: Multipliers, x: Tensor) -> float:
-    """∂(dual value)/∂(shift): what a shift adds through κ and T, less what it saves in the joint part."""
-    probe = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    with torch.enable_grad():
-        moved = shifted(dual.problem, {k: v.detach() for k, v in m.items()}, probe, dual.weights)
-        total = dual.joint(moved, x) + dual.separable_part(moved)
-        (slope,) = torch.autograd.grad(total, probe)
-    return float(slope)
 
 
 def curve_multipliers(
@@ -344,20 +395,28 @@ def curve_multipliers(
 def separable(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: Tensor) -> Tensor:
     """Max over [lo, hi] of sσ + Tσ² + Eσz − Θz² − rz, entrywise; approximate for smooth curves (on a grid)."""
     lo, hi, unit = curve.lo, curve.hi, curve.unit
-    with torch.no_grad():
-        if curve.scalar.curvature == 0.0:
-            points = _piecewise_points(curve, s, t, e, theta, r)
-        else:
-            points = lo[:, None] + (hi - lo)[:, None] * torch.linspace(0, 1, GRID, dtype=torch.float64)
-        value = curve.scalar.curve(points * unit[:, None]) / unit[:, None]
-        total = (s[:, None] + t[:, None] * value + e[:, None] * points) * value
-        total -= (theta[:, None] * points + r[:, None]) * points
-        pick = total.argmax(1, keepdim=True)
-        z, y = points.gather(1, pick)[:, 0], value.gather(1, pick)[:, 0]
+    z, y = maximizer(curve, s, t, e, theta, r)
     if lo.requires_grad:  # an end that wins moves with the weights; a maximizer inside does not matter
         z = torch.where(z <= lo, lo, torch.where(z >= hi, hi, z))
         y = curve.scalar.curve(z * unit) / unit
     return s * y + t * y * y + e * y * z - theta * z * z - r * z
+
+
+@torch.no_grad()
+def maximizer(
+    curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(z, σ(z)) where :func:`separable` has its maximum, entrywise."""
+    lo, hi, unit = curve.lo, curve.hi, curve.unit
+    if curve.scalar.curvature == 0.0:
+        points = _piecewise_points(curve, s, t, e, theta, r)
+    else:
+        points = lo[:, None] + (hi - lo)[:, None] * torch.linspace(0, 1, GRID, dtype=torch.float64)
+    value = curve.scalar.curve(points * unit[:, None]) / unit[:, None]
+    total = (s[:, None] + t[:, None] * value + e[:, None] * points) * value
+    total -= (theta[:, None] * points + r[:, None]) * points
+    pick = total.argmax(1, keepdim=True)
+    return points.gather(1, pick)[:, 0], value.gather(1, pick)[:, 0]
 
 
 def _piecewise_points(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: Tensor) -> Tensor:
@@ -376,12 +435,11 @@ def _piecewise_points(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tens
     return torch.stack(points, 1)
 
 
-def quadratic_max(a: Tensor, b: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
-    """Max of az² + bz over [lo, hi]."""
-    ends = torch.maximum((a * lo + b) * lo, (a * hi + b) * hi)
+def parabola_top(a: Tensor, b: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
+    """Where az² + bz is largest over [lo, hi]."""
     vertex = -b / (2 * torch.where(a < 0, a, -torch.ones_like(a)))
-    vertex = torch.minimum(torch.maximum(vertex, lo), hi)
-    return torch.maximum(ends, (a * vertex + b) * vertex)
+    points = torch.stack([lo, hi, torch.minimum(torch.maximum(vertex, lo), hi)])
+    return points.gather(0, ((a * points + b) * points).argmax(0, keepdim=True))[0]
 
 
 def shifted(problem: Problem, m: Multipliers, shift: float | Tensor, weights: Tensor) -> Multipliers:
@@ -397,6 +455,20 @@ def shifted(problem: Problem, m: Multipliers, shift: float | Tensor, weights: Te
     for j, box in enumerate(problem.boxes):
         moved[f"bt{j}"] = moved[f"bt{j}"] + shift * weights[box.columns]
     return moved
+
+
+def span(matrix: Tensor) -> slice:
+    """The columns from the first to the last that are not 0."""
+    used = torch.nonzero((matrix != 0).any(0))[:, 0]
+    return slice(int(used[0]), int(used[-1]) + 1) if used.numel() else slice(0, 0)
+
+
+def _factor(matrix: Tensor, shift: float) -> tuple[Tensor, int]:
+    """Cholesky factor of matrix + shift·1, and 0 where there is one."""
+    moved = matrix.clone()
+    moved.diagonal().add_(shift)
+    factor, info = torch.linalg.cholesky_ex(moved)
+    return factor, int(info)
 
 
 def _indices(columns: slice) -> Tensor:

@@ -20,13 +20,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from farfield._budget import Clock
-from farfield.certify.dual._dual import Multipliers, Objective, separable
+from farfield.certify.dual._dual import Multipliers, Objective, separable, span
 from farfield.certify.dual._problem import Curve, Problem
 
-__all__ = ["GroupDual", "Objectives", "search_groups", "single_multipliers"]
+__all__ = ["GroupDual", "Objectives", "guess_single", "search_groups", "single_multipliers"]
 
-BENDS = (0.01, 0.1, 1.0)
+BENDS = (0.1, 0.01, 1.0)
 """Weights tried for the first guess, of the last curve and of those before it."""
+GUESS_SHARE = 0.05
+"""Of the clock, for first guesses; one is made anyway."""
 RATE = 0.1
 ROOM = 0.05
 
@@ -68,7 +70,7 @@ class GroupDual:
     def __init__(self, problem: Problem, goals: Objectives) -> None:
         self.problem, self.goals = problem, goals
         self.groups, self.each = goals.offset.shape
-        self.spans = [_span(c.matrix) for c in problem.curves]
+        self.spans = [span(c.matrix) for c in problem.curves]
         self.compact = [c.matrix[:, s].contiguous() for c, s in zip(problem.curves, self.spans, strict=True)]
         self.tiled = [_tiled(c, self.groups * self.each) for c in problem.curves]
         self.roots = [torch.linalg.inv(torch.linalg.cholesky(b.gram)).T.contiguous() for b in problem.balls]
@@ -201,7 +203,7 @@ def search_groups(dual: GroupDual, clock: Clock) -> tuple[Tensor, Multipliers]:
 
     A step of the clock is one evaluation; the first guesses are not counted.
     """
-    guess = _first_guess(dual)
+    guess = _first_guess(dual, clock)
     best, kept = _evaluated(dual, guess)
     units = {name: _unit(guess, name) for name in guess}
     raw = {
@@ -244,11 +246,21 @@ def single_multipliers(made: Multipliers, forms: int) -> Multipliers:
     return found
 
 
-def _first_guess(dual: GroupDual) -> Multipliers:
+def guess_single(problem: Problem, goal: Objective, forms: int, clock: Clock) -> Multipliers:
+    """A first guess for one objective: the best of a few, as many as a share of the clock has time for."""
+    dual = GroupDual(problem, Objectives.single(goal))
+    _, made = _evaluated(dual, _first_guess(dual, clock))
+    return single_multipliers(made, forms)
+
+
+def _first_guess(dual: GroupDual, clock: Clock) -> Multipliers:
     """Per group the best of a few weights."""
     count = len(dual.problem.curves)
     best, guess = torch.full((dual.groups,), math.inf, dtype=torch.float64), None
+    begun = clock.left
     for front, back in product(BENDS, BENDS if count > 1 else BENDS[:1]):
+        if guess is not None and clock.left < (1.0 - GUESS_SHARE) * begun:
+            break
         tried = dual.initial([back] * (count - 1) + [front])
         value, _ = _evaluated(dual, tried)
         score = (value * dual.goals.weight).sum(1).nan_to_num(math.inf)
@@ -278,12 +290,6 @@ def _unit(m: Multipliers, name: str) -> Tensor:
     if name[0] in "rd" and name != "room":
         return m["r" + name[1:]].abs().mean(2, keepdim=True) + 1e-12
     return torch.ones((), dtype=torch.float64)
-
-
-def _span(matrix: Tensor) -> slice:
-    """The columns from the first to the last that are not 0."""
-    used = torch.nonzero((matrix != 0).any(0))[:, 0]
-    return slice(int(used[0]), int(used[-1]) + 1) if used.numel() else slice(0, 0)
 
 
 def _tiled(curve: Curve, times: int) -> Curve:

@@ -173,7 +173,7 @@ class MultiplierSearch:
         for _ in range(max(1, steps)):
             with torch.enable_grad():
                 current = self.current()
-                total, moved = dual.value(current, current["room"])
+                total, moved = dual.value(current)
             found = float(total.detach())
             if found < best:
                 best = found
