@@ -65,6 +65,11 @@ class Clock:
             self._parent.spend(steps)
 
     @property
+    def spent(self) -> float:
+        """Steps counted so far."""
+        return self._count
+
+    @property
     def elapsed(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._begun

@@ -256,3 +256,46 @@ def test_no_limit_where_floats_follow_and_modes_are_kept():
     assert float_limit(model, example, capture(model, example)) is None
     assert model.training and model[1].training
     assert float_limit(model, (torch.zeros(1), example), capture(model, example)) is None
+
+
+class _Decades(nn.Module):
+    """Wrong, in its own types, wherever the size of the input is between two powers of ten."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, x):
+        top = float(x.abs().max())
+        size = top * float((x / top).norm())
+        off = 1.0 if self.low <= size * 1.001 and size < self.high else 0.0
+        return torch.tanh(x).sum(1, keepdim=True) + off
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (7, 8), (38, 39), (61, 301), (150, 301), (299, 301)])
+def test_float_limit_is_the_decade_of_a_scan_of_all_of_them(low, high):
+    right, example = _Decades(math.inf, 0.0), torch.zeros(1, 3, dtype=torch.float64)
+
+    class Sum(nn.Module):
+        def forward(self, x):
+            return torch.tanh(x).sum(1, keepdim=True)
+
+    program = capture(Sum(), example)
+    assert float_limit(right, example, program) is None
+    assert float_limit(_Decades(10.0**low, 10.0**high), example, program) == 10.0**low
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_float_limit_takes_few_evaluations(dtype, monkeypatch):
+    """Two hundred; six times as many took longer than a budget of a second has."""
+    model, example = normed(width=16).to(dtype), torch.zeros(1, 3, dtype=dtype)
+    program, count = capture(model, example), []
+    own = type(program).evaluate
+
+    def counted(self, *inputs, **options):
+        count.append(1)
+        return own(self, *inputs, **options)
+
+    monkeypatch.setattr(type(program), "evaluate", counted)
+    assert float_limit(model, example, program) is not None
+    assert len(count) <= 200

@@ -21,8 +21,9 @@ NEAR = 40
 NEAR_STRIDE, FAR_STRIDE = 4, 8
 """Decades from one look to the next: of the other rays, and of all of them further out."""
 TOLERANCE = 0.01
-SETTLED, STILL = 4, 1e-3
-"""A reference that stood still over so many decades, to this relative change, and then jumps has left the reals."""
+SETTLED, STILL = 4, 1e-6
+"""A reference that stood still over so many decades, to this relative change, and then jumps by ``TOLERANCE`` has
+left the reals: what grows like a power of the input up to the third does not do so in one decade."""
 
 
 @torch.no_grad()
@@ -34,7 +35,7 @@ def float_limit(model: Any, example: Any, program: Program) -> float | None:
     decades and then jumps, the jump is float64's own end and counts too: a LayerNorm's variance overflows from 10¹⁵⁴
     on. Evidence along four random rays, not a proof; λ is the Euclidean norm of the input. One ray is looked at in
     every decade up to 10⁴⁰, the others in every fourth one, all of them in every eighth one beyond, and decade by
-    decade before the first one that shows a difference.
+    decade wherever something has changed from one look to the next.
 
     Parameters
     ----------
@@ -97,41 +98,69 @@ class _Ray:
     def limit(self, near: range, below: int) -> int:
         """The first decade at which the model leaves; ``below`` where it does not before.
 
-        Looks at the decades of ``near``, then at every few, and at each one between the last two of these.
+        Looks at the decades of ``near``, then at every few. Where something has changed since the last look, every
+        decade in between is looked at, with some before them to tell what stood still.
         """
         last = -1
         for exponent in [*near, *range(NEAR, DECADES, FAR_STRIDE), DECADES]:
-            here = min(exponent, below - 1)
-            kept = self.size, self.history
-            if here > last and self.leaves_at(here):
-                self.size, self.history = kept
-                return next((e for e in range(last + 1, here) if self.leaves_at(e)), here)
+            here: int = min(exponent, below - 1)
+            if here - last == 1 and self.leaves_at(here):
+                return here
+            if here - last > 1 and self._changed_at(here):
+                self.history = []
+                for between in range(max(0, last - SETTLED), here + 1):
+                    if self.leaves_at(between):
+                        return between
             if here < exponent:
                 break
             last = here
         return below
 
+    def _changed_at(self, exponent: int) -> bool:
+        """Whether the decade differs from the last one that was looked at, or the model from its program there."""
+        values = self._values_at(exponent)
+        if values is None:
+            return True
+        computed, reference = values
+        change = _largest(reference - self.history[-1]) if self.history else math.inf
+        size = max(self.size, _largest(reference))
+        if not change <= TOLERANCE * size or not _largest(computed - reference) <= self.tolerance * size:
+            return True  # where something is not finite too
+        self.size, self.history = size, [*self.history[-SETTLED:], reference]
+        return False
+
     def leaves_at(self, exponent: int) -> bool:
         """Whether the model leaves its program at this decade, which is the largest so far."""
+        values = self._values_at(exponent)
+        if values is None:
+            return True
+        computed, reference = values
+        jumped = _jumped(self.history, reference)
+        self.history = [*self.history[-SETTLED:], reference]
+        if bool(torch.isfinite(reference).all()) and not jumped:
+            self.size = max(self.size, _largest(reference))
+            return not _largest(computed - reference) <= self.tolerance * self.size  # nan too
+        return jumped or not bool(torch.isfinite(computed).all())
+
+    def _values_at(self, exponent: int) -> tuple[Tensor, Tensor] | None:
+        """(what the model computes, what its program does); ``None`` where the input is no finite number."""
         own = [
             (10.0**exponent * d).to(t.dtype) if move else t
             for d, t, move in zip(self.directions, self.leaves, self.moving, strict=True)
         ]
         if not all(bool(torch.isfinite(o).all()) for o, move in zip(own, self.moving, strict=True) if move):
-            return True
+            return None
         # The same rounded input on both sides: what is compared is the arithmetic, not the input's rounding.
         wide = [o.double() if move else o for o, move in zip(own, self.moving, strict=True)]
         reference = _joined(self.program.evaluate(*wide, keep=self.program.outputs), self.program)
         computed = _own(self.model, self.example, self.program, own)
         if computed.shape != reference.shape:
             raise ValueError("the model and its program have different outputs")
-        jumped = _jumped(self.history, reference)
-        self.history = [*self.history[-SETTLED:], reference]
-        if bool(torch.isfinite(reference).all()) and not jumped:
-            self.size = max(self.size, float(reference.abs().max()) if reference.numel() else 0.0)
-            off = float((computed - reference).abs().max()) if reference.numel() else 0.0
-            return not off <= self.tolerance * self.size  # nan too
-        return jumped or not bool(torch.isfinite(computed).all())
+        return computed, reference
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0
 
 
 def _jumped(history: list[Tensor], reference: Tensor) -> bool:

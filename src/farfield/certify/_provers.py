@@ -58,6 +58,10 @@ CELL_DIMENSIONS = 5
 """Branch and bound over cells is tried up to this many inputs."""
 TOLERANCE = 1e-3
 """A bound this close to the attained value, in units of the attained range, is close enough."""
+ANCHOR_SHARES = (0.12, 0.25)
+"""Of the time that is left, for the anchor of a nested problem: at first, and again where none was found."""
+NESTED_STEPS = 100
+"""Fewer steps of a nested search than these end above the plain problem's bound."""
 PLAIN_SHARE = 0.12
 """Of the dual's time where there is a nested problem, for the plain one it begins with."""
 RECHECK_SECONDS = 8e-6
@@ -93,8 +97,17 @@ class OutputCase:
     """Where a search of the nested problem begins."""
 
     def anchored(self, clock: Clock) -> OutputCase:
-        """The same with an anchor, if one is found."""
-        return self if self.nested is None else replace(self, anchor=find_anchor(self.nested, clock))
+        """The same with an anchor, if one is found: in a small share of the clock, or else in a larger one."""
+        if self.nested is None:
+            return self
+        found = find_anchor(self.nested, clock.share(ANCHOR_SHARES[0]))
+        return replace(self, anchor=found or find_anchor(self.nested, clock.share(ANCHOR_SHARES[1])))
+
+    def nesting_pays(self, clock: Clock, sides: int) -> bool:
+        """Whether there is an anchor, and time for as many steps as it takes to gain something, on every side."""
+        if self.anchor is None:
+            return False
+        return clock.seconds_left >= sides * NESTED_STEPS * self.anchor.step_seconds
 
     def tightened(self, clock: Clock) -> OutputCase:
         """The same with smaller ranges of deep layers; what they rest on goes into every dual proof."""
@@ -212,7 +225,7 @@ def by_nested(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[Du
         plain, bound = _restored(case.network, problem, best), best.bound
         if plain is None:
             plain, bound = optimize(problem, goal, time_budget=clock.share(PLAIN_SHARE))
-        start = case.anchor.beside(nested, plain, bound)
+        start = case.anchor.beside(nested, plain, bound - goal.offset)
     found = optimize_nested(nested, goal, start, clock)
     return None if found is None else publish_nested(case.network, nested, found, *key), None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -59,8 +60,6 @@ RECHECKED_CELLS = 20_000
 """Proofs of up to this many cells are checked again before they are published, where there is time."""
 LAYER_SHARE = 0.45
 """Of the time, for the ranges of deep layers, where there are some."""
-ANCHOR_SHARE = 0.12
-"""Of the time that is left, for the anchor of a nested problem."""
 RECHECK_RATE = 1.5
 """Seconds that checking cells again takes for each second of searching them; 1 to 1.5 was measured."""
 
@@ -307,8 +306,9 @@ def _solve(
             case = case.tightened(clock.share(LAYER_SHARE))
         if stage[0][0] is by_nested:
             say("a bound below what the last norm divides by")
-            case = case.anchored(clock.share(ANCHOR_SHARE))
-            if case.anchor is None and not any(_by_checker(proof) for proof in best.values()):
+            case = case.anchored(clock)
+            earlier = any(_by_checker(proof) for proof in best.values())
+            if not earlier and not case.nesting_pays(clock, len(best)):
                 stage = [(by_dual, 0.97)]
         jobs = sorted(best, key=lambda k: -(best[k].bound - reached(found, k)))
         for done, key in enumerate(jobs):
@@ -383,7 +383,10 @@ def _rechecked(
             ):
                 break
             try:
-                checked[key] = weakened(proof, max(proof.bound, read({**proof.to_dict(), **mark})))
+                again = read({**proof.to_dict(), **mark})
+                if math.isnan(again):
+                    raise CertificateError("The checker's bound is not a number")
+                checked[key] = weakened(proof, max(proof.bound, again))
             except CertificateError as error:
                 if _by_checker(proof):
                     continue

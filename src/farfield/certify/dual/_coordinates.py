@@ -41,7 +41,7 @@ class Coordinates:
             for i, c in enumerate(problem.curves)
         ]
         self.box_units = [around[f"bs{j}"].abs().mean() + LEAST for j in range(len(problem.boxes))]
-        heads = around["kappa"].mean().reshape(1) if problem.balls else torch.ones(1, dtype=torch.float64)
+        heads = around["kappa"].mean().reshape(1) if problem.balls else torch.ones(1, dtype=dual.dtype)
         weights = [heads.expand(dual.heads), *(around[f"t{i}"] for i, *_ in dual.groups)]
         root = torch.cat(weights).clamp_min(LEAST).sqrt()
         self.product_units = torch.outer(root, root)
@@ -98,7 +98,7 @@ class Coordinates:
         """Derivatives in the coordinates from those in the multipliers there."""
         problem = self.dual.problem
         made: Raw = {name: m[name] * steep[name] for name in ("kappa", "omega", "room")}
-        at_variables = torch.zeros(problem.size, dtype=torch.float64)  # ∂/∂(what is pulled)
+        at_variables = torch.zeros(problem.size, dtype=self.dual.dtype)  # ∂/∂(what is pulled)
         for j, box in enumerate(problem.boxes):
             at_variables[box.columns] = steep[f"bs{j}"]
             made[f"bt{j}"] = m[f"bt{j}"] * steep[f"bt{j}"]

@@ -16,7 +16,7 @@ from farfield.certify.dual._problem import Problem
 
 __all__ = ["initial_multipliers", "optimize"]
 
-ROUNDS = ((0.25, 0.1, 0.0), (1.0, 0.05, 0.0015))
+ROUNDS = ((0.25, 0.1, 0.0), (1.0, 0.08, 0.002))
 """(share of the budget at its end, learning rate, that of pairwise products) of each round.
 
 Long strides without products first. Products in longer steps than these throw the others off: with 0.003 the bound of
@@ -26,6 +26,12 @@ BENDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights tried for the first guess."""
 ROOM = 0.1
 """How far above 0 the lowest eigenvalue of H is kept at first, in units of what is on its diagonal."""
+SINGLE = 200
+"""From this many variables on a search is in single precision; what it finds is proved in double precision."""
+BETAS = (0.9, 0.99)
+JUMP = 0.2
+SLOWER, FASTER = 0.8, 1.01
+FINAL_ROOM = 0.3
 WARM = 10
 """Steps of a round until they have their full length: Adam's first ones know no sizes yet."""
 
@@ -114,10 +120,26 @@ def optimize(
         if progress is not None:
             progress(1.0 - clock.left, best * scale)
 
-    best = math.inf
+    best, searched = math.inf, dual
+    if problem.size >= SINGLE:
+        searched = Dual(problem.to(torch.float32), goal.to(torch.float32))
     for share, rate, product_rate in rounds:
-        kept, best = _round(dual, kept, best, rate, product_rate, clock, share, report)
+        kept, best = _round(searched, kept, best, rate, product_rate, clock, share, report)
+    if searched is not dual:
+        kept, best = _in_double(dual, kept)
     return {k: v * scale for k, v in kept.items()}, best * scale
+
+
+def _in_double(dual: Dual, m: Multipliers) -> tuple[Multipliers, float]:
+    """(multipliers with their shift written in, bound) in double precision, of some found in single precision."""
+    m = {name: value.double() for name, value in m.items()}
+    m["room"] = m["room"] * FINAL_ROOM
+    dual.weigh(m)
+    try:
+        bound, moved, _ = dual.slopes(m)
+    except ArithmeticError:
+        return m, math.inf
+    return moved, bound
 
 
 def _round(
@@ -131,20 +153,24 @@ def _round(
     progress: Callable[[float], None],
 ) -> tuple[Multipliers, float]:
     """Adam from ``start`` until a share of the clock, with a cosine schedule; ``products`` lets products move."""
+    start = {name: value.to(dual.dtype) for name, value in start.items()}
     kept, still = start, start["n"]
     products = product_rate > 0 or bool(still.any())
     coordinates = Coordinates(dual, start)
     raw = coordinates.raw(start, products)
     rates = {name: product_rate if name == "n" else rate for name in raw}
-    optimizer = torch.optim.Adam([{"params": [raw[k]], "full": v} for k, v in rates.items()], fused=True)
-    begin, steps = 1.0 - clock.left, 0
+    optimizer = torch.optim.Adam(
+        [{"params": [raw[k]], "full": v} for k, v in rates.items()], betas=BETAS, fused=True
+    )
+    pace, first = 1.0, math.nan
+    begin, steps, least_room = 1.0 - clock.left, 0, math.log(100 * torch.finfo(dual.dtype).eps)
     while (used := 1.0 - clock.left) < until - 1e-12:
         clock.spend()
         steps += 1
         share = (used - begin) / (until - begin)
         for group in optimizer.param_groups:
             group["lr"] = (
-                group["full"] * (0.5 * (1 + math.cos(math.pi * share)) + 0.01) * min(1.0, steps / WARM)
+                group["full"] * pace * (0.5 * (1 + math.cos(math.pi * share)) + 0.01) * min(1.0, steps / WARM)
             )
         current = coordinates.multipliers(raw)
         dual.weigh(current)
@@ -154,9 +180,18 @@ def _round(
             break
         if found < best:
             best, kept = found, {"n": still} | moved
+        first = found if math.isnan(first) else first
+        if found > best + JUMP * abs(best) + 0.02 * max(first - best, 0.0):
+            for name, value in coordinates.raw(kept, products).items():
+                raw[name].copy_(value)
+            optimizer.state.clear()
+            pace, steps = SLOWER * pace, 0
+            continue
+        pace = min(1.0, pace * FASTER)
         for name, slope in coordinates.slopes(raw, current, steep).items():
             raw[name].grad = slope
         optimizer.step()
+        raw["room"].clamp_min_(least_room)
         if products:
             raw["n"].clamp_min_(0.0)
         progress(best)

@@ -51,6 +51,11 @@ class Objective:
     last: tuple[Tensor | None, ...]
     offset: float
 
+    def to(self, dtype: torch.dtype) -> Objective:
+        """The same in another type."""
+        last = tuple(None if w is None else w.to(dtype) for w in self.last)
+        return Objective(self.linear.to(dtype), last, self.offset)
+
     def divided(self, scale: float) -> Objective:
         """The same in other units."""
         last = tuple(None if w is None else w / scale for w in self.last)
@@ -83,26 +88,27 @@ def product_forms(problem: Problem) -> list[tuple[int, float, float, Tensor]]:
 
 
 class Dual:
-    """The dual function of one problem, arranged for many evaluations."""
+    """The dual function of one problem, arranged for many evaluations, in the type of its objective."""
 
     def __init__(self, problem: Problem, goal: Objective) -> None:
         self.problem, self.goal = problem, goal
+        self.dtype = goal.linear.dtype
         self.groups = product_forms(problem)
         self.heads = 1 + problem.cone.shape[0]
         self.count = self.heads + sum(g[3].numel() for g in self.groups)
         self.spans = [span(c.matrix) for c in problem.curves]
         self.compact = [c.matrix[:, s].contiguous() for c, s in zip(problem.curves, self.spans, strict=True)]
-        self.roots = [torch.linalg.inv(torch.linalg.cholesky(b.gram)).T.contiguous() for b in problem.balls]
+        self.roots = [_root(b.gram) for b in problem.balls]
         self.round = [
             b.gram.shape[0] == 0 or bool((b.gram == torch.eye(b.gram.shape[0])).all()) for b in problem.balls
         ]
-        self.weights = torch.ones(problem.size, dtype=torch.float64)
+        self.weights = torch.ones(problem.size, dtype=self.dtype)
         self.ray: Tensor | None = None
         self.shift = 0.0
 
     def weigh(self, m: Multipliers) -> None:
         """Measure shifts of H by what these multipliers put on its diagonal."""
-        problem, weights = self.problem, torch.ones(self.problem.size, dtype=torch.float64)
+        problem, weights = self.problem, torch.ones(self.problem.size, dtype=self.dtype)
         for j, ball in enumerate(problem.balls):
             weights[ball.columns] = m["kappa"][j].detach().clamp_min(1e-9)
         for i, curve in enumerate(problem.curves):
@@ -123,7 +129,7 @@ class Dual:
 
     def forms(self, x: Tensor, z: list[Tensor], homogeneous: bool = False) -> Tensor:
         """Every non-negative form at x."""
-        one = torch.full((1,), 0.0 if homogeneous else 1.0, dtype=torch.float64)
+        one = torch.full((1,), 0.0 if homogeneous else 1.0, dtype=self.dtype)
         parts = [one, self.problem.cone @ x]
         for i, a, b, c in self.groups:
             columns = self.problem.curves[i].columns
@@ -136,7 +142,7 @@ class Dual:
     def hessian(self, m: Multipliers) -> Tensor:
         """H, without any shift; multipliers without ``n`` have no products."""
         problem, size = self.problem, self.problem.size
-        total = torch.zeros(size, size, dtype=torch.float64)
+        total = torch.zeros(size, size, dtype=self.dtype)
         for i, curve in enumerate(problem.curves):
             f, at = self.compact[i], self.spans[i]
             total[at, at] -= f.T @ (m[f"theta{i}"][:, None] * f)
@@ -158,7 +164,7 @@ class Dual:
     def _less_products(self, total: Tensor, n: Tensor) -> Tensor:
         """H − VᵀNV with rows of V spelled out: the cone's, and a·(unit vector) + b·(row of F)."""
         problem = self.problem
-        pulled = torch.zeros(n.shape[0], problem.size, dtype=torch.float64)  # N V
+        pulled = torch.zeros(n.shape[0], problem.size, dtype=self.dtype)  # N V
         if self.heads > 1:
             pulled += n[:, 1 : self.heads] @ problem.cone
         begin = self.heads
@@ -209,7 +215,7 @@ class Dual:
         return total
 
     def _offsets(self) -> Tensor:
-        parts = [torch.ones(1, dtype=torch.float64), torch.zeros(self.heads - 1, dtype=torch.float64)]
+        parts = [torch.ones(1, dtype=self.dtype), torch.zeros(self.heads - 1, dtype=self.dtype)]
         parts += [b * self.problem.curves[i].offset + c for i, _, b, c in self.groups]
         return torch.cat(parts)
 
@@ -307,7 +313,7 @@ class Dual:
         moved = shifted(problem, m, shift, self.weights)
         z, steep = self.arguments(x), {}
         total = self.joint(moved, x)
-        price = torch.zeros((), dtype=torch.float64)  # what a shift adds through κ and T, less what it saves
+        price = torch.zeros((), dtype=self.dtype)  # what a shift adds through κ and T, less what it saves
         for i, curve in enumerate(problem.curves):
             s, t, e = curve_multipliers(self.goal, curve, i, moved)
             theta, r = moved[f"theta{i}"], moved[f"r{i}"]
@@ -333,7 +339,7 @@ class Dual:
         if "n" in m:
             g = self.forms(x, z)
             steep["n"] = torch.outer(g, g)
-        steep["room"] = torch.zeros((), dtype=torch.float64)
+        steep["room"] = torch.zeros((), dtype=self.dtype)
         if shift > 0:
             self._add_curvature(steep, v, float(price))
         return float(total), moved, steep
@@ -362,14 +368,14 @@ class Dual:
     def value(self, m: Multipliers) -> tuple[Tensor, Multipliers]:
         """(bound, multipliers with the shift written in); both are differentiable in the multipliers."""
         found, moved, steep = self.slopes({k: v.detach() for k, v in m.items()})
-        total = torch.tensor(found, dtype=torch.float64)
+        total = torch.tensor(found, dtype=self.dtype)
         for name, slope in steep.items():
             total = total + (slope * (m[name] - m[name].detach())).sum()
         return total, moved
 
     def separable_part(self, m: Multipliers) -> Tensor:
         """Σ of the one-dimensional maxima; approximate for smooth curves (on a grid)."""
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=self.dtype)
         for i, curve in enumerate(self.problem.curves):
             s, t, e = curve_multipliers(self.goal, curve, i, m)
             total = total + separable(curve, s, t, e, m[f"theta{i}"], m[f"r{i}"]).sum()
@@ -411,7 +417,7 @@ def maximizer(
     if curve.scalar.curvature == 0.0:
         points = _piecewise_points(curve, s, t, e, theta, r)
     else:
-        points = lo[:, None] + (hi - lo)[:, None] * torch.linspace(0, 1, GRID, dtype=torch.float64)
+        points = lo[:, None] + (hi - lo)[:, None] * torch.linspace(0, 1, GRID, dtype=lo.dtype)
     value = curve.scalar.curve(points * unit[:, None]) / unit[:, None]
     total = (s[:, None] + t[:, None] * value + e[:, None] * points) * value
     total -= (theta[:, None] * points + r[:, None]) * points
@@ -461,6 +467,12 @@ def span(matrix: Tensor) -> slice:
     """The columns from the first to the last that are not 0."""
     used = torch.nonzero((matrix != 0).any(0))[:, 0]
     return slice(int(used[0]), int(used[-1]) + 1) if used.numel() else slice(0, 0)
+
+
+def _root(gram: Tensor) -> Tensor:
+    """R with RᵀGR = 1."""
+    inverse: Tensor = torch.linalg.inv(torch.linalg.cholesky(gram.double()))
+    return inverse.T.contiguous().to(gram.dtype)
 
 
 def _factor(matrix: Tensor, shift: float) -> tuple[Tensor, int]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -76,12 +76,17 @@ class Anchor:
 
     multipliers: Multipliers
     least: float
+    step_seconds: float = 0.0
+    """What a step of its search took: about what one of the nested problem takes."""
 
     def beside(self, nested: Nested, plain: Multipliers, bound: float) -> list[NestedMultipliers]:
-        """First guesses, in the order to be tried: the plain problem's multipliers and a share of the anchor."""
+        """First guesses, in the order to be tried: the plain problem's multipliers and a share of the anchor.
+
+        ``bound`` is what those multipliers prove, less the objective's own offset.
+        """
         made = []
         for part in SHARES:
-            share = part * abs(bound) / nested.outer.balls[0].radius ** 2
+            share = part * max(abs(bound), 1e-9) / nested.outer.balls[0].radius ** 2
             outer = {**plain, "kappa": 1.05 * plain["kappa"] + share}
             inner = {k: share * v for k, v in self.multipliers.items()}
             made.append(NestedMultipliers(outer, inner, torch.zeros(len(inner["n"]), dtype=torch.float64)))
@@ -188,10 +193,12 @@ def find_anchor(nested: Nested, clock: Clock) -> Anchor | None:
     start = _first_guess(nested, form, quadratic)
     if start is None:
         return None
+    begun = clock.elapsed
     found, bound = follow(
         quadratic, start, form.units(start), clock, positive=form.names(), never_negative=("n", "floor")
     )
-    return Anchor(found, -bound) if bound < 0 else None
+    seconds = (clock.elapsed - begun) / max(1.0, clock.spent)
+    return Anchor(found, -bound, seconds) if bound < 0 else None
 
 
 def _first_guess(
@@ -223,9 +230,12 @@ def _first_guess(
 def optimize_nested(
     nested: Nested, goal: Objective, starts: list[NestedMultipliers], clock: Clock
 ) -> NestedMultipliers | None:
-    """Multipliers that make the bound of an objective small, from the first guess that gives a bound."""
+    """Multipliers that make the bound of an objective small, from the first guess that gives a bound.
+
+    The objective's offset is added at the end: what the search takes for the size of a bound does not depend on it.
+    """
     form = _InnerForm(nested)
-    outer = Dual(nested.outer, goal)
+    outer = Dual(nested.outer, replace(goal, offset=0.0))
     inner, columns = 1 + nested.inner.size, nested.outer.balls[0].columns
     others = [i for i in range(nested.outer.size) if not columns.start <= i < columns.stop]
     size = inner + len(others)
@@ -261,7 +271,7 @@ def optimize_nested(
             quadratic, start, units, clock, positive=positive, never_negative=never_negative
         )
         mine, its = _apart(found)
-        return NestedMultipliers(mine | still, form.whole(its), found["nu"], bound)
+        return NestedMultipliers(mine | still, form.whole(its), found["nu"], bound + goal.offset)
     return None
 
 

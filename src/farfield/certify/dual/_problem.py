@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,6 +100,23 @@ class Problem:
     """(rows, size): rows·x is never negative."""
     cone_scale: Tensor
     """(rows,): the units of those rows."""
+
+    def to(self, dtype: torch.dtype) -> Problem:
+        """The same in another type: for a search, never for a proof."""
+        made = _cast(self, dtype)
+        assert isinstance(made, Problem)
+        return made
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """Every tensor of a problem's parts in another type."""
+    if isinstance(value, Tensor):
+        return value.to(dtype)
+    if isinstance(value, tuple):
+        return tuple(_cast(part, dtype) for part in value)
+    if isinstance(value, Problem | Ball | Box | Curve):
+        return replace(value, **{f.name: _cast(getattr(value, f.name), dtype) for f in fields(value)})
+    return value
 
 
 def build_problem(
