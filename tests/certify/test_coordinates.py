@@ -10,6 +10,7 @@ from torch import nn
 
 from certify.test_dual import problem_of, small
 from farfield import Budget
+from farfield.certify.dual import _descent, prove
 from farfield.certify.dual._coordinates import Coordinates
 from farfield.certify.dual._descent import initial_multipliers, optimize
 from farfield.certify.dual._dual import Dual, objective
@@ -98,7 +99,10 @@ def test_the_shift_pulls_at_the_multipliers_when_the_form_is_not_positive():
     _, _, problem = problem_of(small(), 3)
     goal = objective(problem, 0, 1)
     dual = Dual(problem, goal)
-    m = {**initial_multipliers(problem, goal, dual.count), "kappa": torch.full((1,), 1e-3, dtype=torch.float64)}
+    m = {
+        **initial_multipliers(problem, goal, dual.count),
+        "kappa": torch.full((1,), 1e-3, dtype=torch.float64),
+    }
     dual.weigh(initial_multipliers(problem, goal, dual.count))
     _, moved, steep = dual.slopes(m)
     assert float(moved["kappa"]) > float(m["kappa"])
@@ -137,3 +141,38 @@ def test_products_of_an_earlier_search_stay_while_they_are_not_searched():
     assert bool(found["n"].any())
     still, _ = optimize(problem, goal, time_budget=Budget(steps=5), start=found, rounds=((1.0, 0.01, 0.0),))
     assert torch.allclose(still["n"], found["n"], rtol=1e-9)
+
+
+def test_a_search_goes_back_from_a_bound_that_jumped(monkeypatch):
+    """One step thrown far off, as a multiple eigenvalue does: the next one is beside the best point again."""
+    _, _, problem = problem_of(small(depth=3, width=16), 3)
+    goal = objective(problem, 0, 1)
+    own, seen = Dual.slopes, []
+
+    def slopes(self, m):
+        found, moved, steep = own(self, m)
+        seen.append(found)
+        if len(seen) == 40:
+            return 1e6, moved, {k: -1e6 * v.abs() - 1e6 for k, v in steep.items()}
+        return found, moved, steep
+
+    monkeypatch.setattr(Dual, "slopes", slopes)
+    optimize(problem, goal, time_budget=Budget(steps=60), rounds=((1.0, 0.1, 0.0),))
+    assert seen[40] <= min(seen[:39]) * (1 + 1e-6) + 1e-9
+
+
+def test_a_search_in_single_precision_is_proved_in_double(monkeypatch):
+    model = small(depth=2, width=24)
+    _, _, problem = problem_of(model, 3)
+    goal = objective(problem, 0, 1)
+    double = optimize(problem, goal, time_budget=Budget(steps=200))[1]
+    monkeypatch.setattr(_descent, "SINGLE", 1)
+    found, bound = optimize(problem, goal, time_budget=Budget(steps=200))
+    assert all(value.dtype == torch.float64 for value in found.values())
+    assert math.isclose(bound, double, rel_tol=0.05)
+    made = prove(problem, goal, found, 0)
+    assert made.bound <= bound * (1 + 1e-3)
+    generator = torch.Generator().manual_seed(0)
+    points = 10.0 ** (4 * torch.rand(4000, 1, generator=generator, dtype=torch.float64) - 1)
+    points = points * torch.randn(4000, 3, generator=generator, dtype=torch.float64)
+    assert float(model(points)[:, 0].detach().max()) <= made.bound

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,10 +58,10 @@ def case_of(model, dim=7):
 def proved(model, dim=7, key=(0, 1), steps=150):
     """(program, proof, the checker's bound of it)."""
     program, case = case_of(model, dim)
-    case = case.anchored(running(ff.Budget(steps=150)))
+    anchor = find_anchor(case.nested, running(ff.Budget(steps=150)))
     goal = objective(case.problem, *key)
     plain, bound = optimize(case.problem, goal, time_budget=ff.Budget(steps=100))
-    starts = case.anchor.beside(case.nested, plain, bound)
+    starts = anchor.beside(case.nested, plain, bound - goal.offset)
     found = optimize_nested(case.nested, goal, starts, running(ff.Budget(steps=steps)))
     proof = publish_nested(case.network, case.nested, found, *key)
     checked = proof_reader(program, program.outputs[0], EVERY_INPUT)(proof.to_dict())
@@ -339,3 +340,26 @@ def test_an_anchor_bounds_what_the_norm_divides_by():
     unit = case.network.blocks[ball.block].radius / ball.radius
     least = float((before - before.mean(1, keepdim=True)).square().sum(1).min()) / unit**2
     assert 0 < anchor.least <= least
+
+
+@pytest.mark.parametrize("bias", [-0.95, 1e4])
+def test_the_search_does_not_depend_on_the_output_s_bias(bias):
+    """It took the size of a bound, with its bias, for the size of what is searched: 1471 instead of 0.5 at 10⁴."""
+    found = {}
+    for shift in (0.0, bias):
+        model = two_norms(seed=3)
+        with torch.no_grad():
+            model[-1].bias.fill_(shift)
+        found[shift] = proved(model)[2] - shift
+    assert math.isclose(found[0.0], found[bias], rel_tol=1e-2)
+
+
+def test_many_outputs_in_a_short_time_are_left_to_the_plain_problem():
+    """Ten outputs in the time of a hundred steps: none of them has enough for a nested search."""
+    _, case = case_of(two_norms())
+    anchor = replace(find_anchor(case.nested, running(ff.Budget(steps=150))), step_seconds=0.01)
+    case = replace(case, anchor=anchor)
+    assert case.nesting_pays(ff.Budget(seconds=10.0).start(), 2)
+    assert not case.nesting_pays(ff.Budget(seconds=10.0).start(), 20)
+    assert case.nesting_pays(ff.Budget(steps=10).start(), 20)  # counted steps: the same on any machine
+    assert not replace(case, anchor=None).nesting_pays(ff.Budget(seconds=10.0).start(), 2)

@@ -299,3 +299,15 @@ def test_float_limit_takes_few_evaluations(dtype, monkeypatch):
     monkeypatch.setattr(type(program), "evaluate", counted)
     assert float_limit(model, example, program) is not None
     assert len(count) <= 200
+
+
+@pytest.mark.parametrize(("unit", "expected"), [(1e20, (1e172, 1e177)), (1.989e30, (1e183, 1e187))])
+def test_float_limit_is_not_where_units_begin_to_matter(unit, expected):
+    """Far below its unit an input changes nothing; that the output moves around it is no end of float64."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 1)).double()
+    with torch.no_grad():
+        model[0].weight /= unit
+    example = torch.zeros(1, 3, dtype=torch.float64)
+    low, high = expected
+    assert low <= float_limit(model, example, capture(model, example)) <= high

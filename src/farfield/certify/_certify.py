@@ -317,7 +317,8 @@ def _advice(made: Certificate, behind: int) -> tuple[str, ...]:
     if behind >= 2:
         said.append(
             f"{behind} layers of activations lie behind the last norm. A norm at the last hidden layer is bounded "
-            "much more tightly: with four layers of 128, tightness 1.1 there, about 5 with the norm at the first."
+            "more tightly: four layers of 128 have tightness 1.1 there after a minute, about 2 with the norm at the "
+            "first."
         )
     said.append(
         "More time tightens these bounds (resume=…). A range by construction costs none: end the model in "

@@ -38,6 +38,8 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
     Nothing that found a bound is trusted. A certificate stands when the model is the one it was made for, every bound
     it publishes follows from its proofs by this checker's own arithmetic, and no bound is passed by a witness. What a
     certificate says about rounding (``arithmetic``) is not derived again: checked is that this much was added.
+    What was attained is evaluated again where a witness is stored, and is not evidence where none is; ``float_limit``
+    is not checked.
 
     Parameters
     ----------

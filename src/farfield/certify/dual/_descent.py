@@ -26,12 +26,16 @@ BENDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights tried for the first guess."""
 ROOM = 0.1
 """How far above 0 the lowest eigenvalue of H is kept at first, in units of what is on its diagonal."""
+START_ROOM = 1e-3
+"""The same for multipliers that have been searched already."""
 SINGLE = 200
 """From this many variables on a search is in single precision; what it finds is proved in double precision."""
 BETAS = (0.9, 0.99)
-JUMP = 0.2
+"""Adam's: with 0.999 one steep slope shortens a thousand steps."""
+JUMP, OF_PROGRESS = 0.2, 0.02
+"""A bound this much above the best one, in units of itself and of what has been gained, is a step gone wrong."""
 SLOWER, FASTER = 0.8, 1.01
-FINAL_ROOM = 0.3
+"""What a step gone wrong, and one that has not, do to the next one's length."""
 WARM = 10
 """Steps of a round until they have their full length: Adam's first ones know no sizes yet."""
 
@@ -114,7 +118,7 @@ def optimize(
     if start is None:
         kept = _guess(dual, clock)
     else:
-        kept = {"room": torch.tensor(ROOM, dtype=torch.float64)} | {k: v / scale for k, v in start.items()}
+        kept = {"room": torch.tensor(START_ROOM, dtype=torch.float64)} | _times(start, 1.0 / scale)
 
     def report(best: float) -> None:
         if progress is not None:
@@ -127,13 +131,17 @@ def optimize(
         kept, best = _round(searched, kept, best, rate, product_rate, clock, share, report)
     if searched is not dual:
         kept, best = _in_double(dual, kept)
-    return {k: v * scale for k, v in kept.items()}, best * scale
+    return _times(kept, scale), best * scale
+
+
+def _times(m: Multipliers, factor: float) -> Multipliers:
+    """The multipliers of so many times the objective."""
+    return {name: value if name == "room" else factor * value for name, value in m.items()}
 
 
 def _in_double(dual: Dual, m: Multipliers) -> tuple[Multipliers, float]:
     """(multipliers with their shift written in, bound) in double precision, of some found in single precision."""
     m = {name: value.double() for name, value in m.items()}
-    m["room"] = m["room"] * FINAL_ROOM
     dual.weigh(m)
     try:
         bound, moved, _ = dual.slopes(m)
@@ -152,7 +160,11 @@ def _round(
     until: float,
     progress: Callable[[float], None],
 ) -> tuple[Multipliers, float]:
-    """Adam from ``start`` until a share of the clock, with a cosine schedule; ``products`` lets products move."""
+    """Adam from ``start`` until a share of the clock, with a cosine schedule.
+
+    Products move if they have a rate. Where the bound jumps up (the lowest eigenvalue of H has several directions,
+    and a step may miss all but one) the search goes back to the best point, with shorter steps.
+    """
     start = {name: value.to(dual.dtype) for name, value in start.items()}
     kept, still = start, start["n"]
     products = product_rate > 0 or bool(still.any())
@@ -162,7 +174,7 @@ def _round(
     optimizer = torch.optim.Adam(
         [{"params": [raw[k]], "full": v} for k, v in rates.items()], betas=BETAS, fused=True
     )
-    pace, first = 1.0, math.nan
+    pace, first = 1.0, None
     begin, steps, least_room = 1.0 - clock.left, 0, math.log(100 * torch.finfo(dual.dtype).eps)
     while (used := 1.0 - clock.left) < until - 1e-12:
         clock.spend()
@@ -177,11 +189,13 @@ def _round(
         try:
             found, moved, steep = dual.slopes(current)
         except ArithmeticError:
-            break
+            if best == math.inf:
+                break
+            found = math.nan
         if found < best:
             best, kept = found, {"n": still} | moved
-        first = found if math.isnan(first) else first
-        if found > best + JUMP * abs(best) + 0.02 * max(first - best, 0.0):
+        first = max(best, found) if first is None else first
+        if not found <= best + JUMP * abs(best - dual.goal.offset) + OF_PROGRESS * (first - best):
             for name, value in coordinates.raw(kept, products).items():
                 raw[name].copy_(value)
             optimizer.state.clear()

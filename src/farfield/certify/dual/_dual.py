@@ -311,6 +311,7 @@ class Dual:
         problem = self.problem
         x, v, shift = self.solve(m, float(m["room"]))
         moved = shifted(problem, m, shift, self.weights)
+        moved["room"] = m["room"] / (1.0 + shift)  # in units of the larger diagonal
         z, steep = self.arguments(x), {}
         total = self.joint(moved, x)
         price = torch.zeros((), dtype=self.dtype)  # what a shift adds through κ and T, less what it saves
