@@ -167,10 +167,10 @@ def _jumped(history: list[Tensor], reference: Tensor) -> bool:
     if len(history) <= SETTLED or not reference.numel():
         return False
     last = history[-1]
-    scale = float(last.abs().max())
-    if not math.isfinite(scale) or any(float((h - last).abs().max()) > STILL * scale for h in history):
+    scale = _largest(last)
+    if not math.isfinite(scale) or any(_largest(h - last) > STILL * scale for h in history):
         return False
-    return not float((reference - last).abs().max()) <= TOLERANCE * scale
+    return not _largest(reference - last) <= TOLERANCE * scale
 
 
 def _own(model: Any, example: Any, program: Program, inputs: list[Tensor]) -> Tensor:

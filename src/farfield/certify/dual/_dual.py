@@ -28,7 +28,16 @@ from torch import Tensor
 from farfield.certify._rounding import with_room
 from farfield.certify.dual._problem import Curve, Problem
 
-__all__ = ["Dual", "Multipliers", "Objective", "objective", "product_forms", "separable", "span"]
+__all__ = [
+    "Dual",
+    "Multipliers",
+    "Objective",
+    "objective",
+    "product_forms",
+    "rounding_root",
+    "separable",
+    "span",
+]
 
 PRODUCT_LIMIT = 2200
 """More non-negative forms than this are not multiplied pairwise."""
@@ -98,7 +107,7 @@ class Dual:
         self.count = self.heads + sum(g[3].numel() for g in self.groups)
         self.spans = [span(c.matrix) for c in problem.curves]
         self.compact = [c.matrix[:, s].contiguous() for c, s in zip(problem.curves, self.spans, strict=True)]
-        self.roots = [_root(b.gram) for b in problem.balls]
+        self.roots = [rounding_root(b.gram) for b in problem.balls]
         self.round = [
             b.gram.shape[0] == 0 or bool((b.gram == torch.eye(b.gram.shape[0])).all()) for b in problem.balls
         ]
@@ -367,7 +376,7 @@ class Dual:
         steep["room"] += price
 
     def value(self, m: Multipliers) -> tuple[Tensor, Multipliers]:
-        """(bound, multipliers with the shift written in); both are differentiable in the multipliers."""
+        """(bound, multipliers with the shift written in); the bound is differentiable in the multipliers."""
         found, moved, steep = self.slopes({k: v.detach() for k, v in m.items()})
         total = torch.tensor(found, dtype=self.dtype)
         for name, slope in steep.items():
@@ -470,8 +479,8 @@ def span(matrix: Tensor) -> slice:
     return slice(int(used[0]), int(used[-1]) + 1) if used.numel() else slice(0, 0)
 
 
-def _root(gram: Tensor) -> Tensor:
-    """R with RᵀGR = 1."""
+def rounding_root(gram: Tensor) -> Tensor:
+    """R with RᵀGR = 1: coordinates in which a ball is round."""
     inverse: Tensor = torch.linalg.inv(torch.linalg.cholesky(gram.double()))
     return inverse.T.contiguous().to(gram.dtype)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from farfield._budget import Clock
-from farfield.certify.dual._dual import Multipliers, Objective, separable, span
+from farfield.certify.dual._dual import Multipliers, Objective, rounding_root, separable, span
 from farfield.certify.dual._problem import Curve, Problem
 
 __all__ = ["GroupDual", "Objectives", "guess_single", "search_groups", "single_multipliers"]
@@ -73,7 +73,7 @@ class GroupDual:
         self.spans = [span(c.matrix) for c in problem.curves]
         self.compact = [c.matrix[:, s].contiguous() for c, s in zip(problem.curves, self.spans, strict=True)]
         self.tiled = [_tiled(c, self.groups * self.each) for c in problem.curves]
-        self.roots = [torch.linalg.inv(torch.linalg.cholesky(b.gram)).T.contiguous() for b in problem.balls]
+        self.roots = [rounding_root(b.gram) for b in problem.balls]
         self.root = torch.eye(problem.size, dtype=torch.float64)
         for ball, root in zip(problem.balls, self.roots, strict=True):
             self.root[ball.columns, ball.columns] = root
