@@ -3,6 +3,7 @@
     python -m benchmarks.programs --count 3000 --seed 0 [--out programs.jsonl] [--shrink]
     python -m benchmarks.programs --singles
     python -m benchmarks.programs --networks 1000
+    python -m benchmarks.programs --regions 500
     python -m benchmarks.programs --forgeries 5000
     python -m benchmarks.programs --zoo
 
@@ -28,14 +29,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from certify.networks import attack as attack_network
 from certify.networks import network
+from certify.regions import attack as attack_region
+from certify.regions import random_region
 from farfield import certify, verify_certificate
 from farfield._provenance import provenance
-from farfield.certify import CertificateError, UnboundedError
+from farfield.certify import Certificate, CertificateError, UnboundedError
 from farfield.certify.checker import check_program
 from farfield.errors import InvalidValueError
 from farfield.graph import capture
@@ -79,7 +83,29 @@ def network_row(seed: int, settings: Settings, _: bool = False) -> dict[str, Any
     model, dim, what = network(seed, largest=128, deepest=4)
     outcome = Outcome(seed, True, verdict="BOUNDED", cause=what)
     certificate = certify(model, torch.zeros(1, dim, dtype=torch.float64), time_budget=settings.seconds)
-    low, high = attack_network(model, dim, seed)
+    return _certified(outcome, model, certificate, attack_network(model, dim, seed), settings)
+
+
+def region_row(seed: int, settings: Settings, _: bool = False) -> dict[str, Any]:
+    """One module stack over one region: the same."""
+    model, dim, what = network(seed, largest=64, deepest=4)
+    domain, where = random_region(seed, dim)
+    outcome = Outcome(seed, True, verdict="BOUNDED", cause=f"{what} over {where}")
+    inputs = torch.zeros(1, dim, dtype=torch.float64)
+    certificate = certify(model, inputs, time_budget=settings.seconds, domain=domain)
+    return _certified(outcome, model, certificate, attack_region(model, domain, dim, seed), settings)
+
+
+def _certified(
+    outcome: Outcome,
+    model: torch.nn.Module,
+    certificate: Certificate,
+    met: tuple[Tensor, Tensor],
+    settings: Settings,
+) -> dict[str, Any]:
+    """Bounds against what was met, with zero slack; verified; and forged."""
+    what, seed = outcome.cause, outcome.seed
+    low, high = met
     lower, upper = certificate.lower.reshape(-1), certificate.upper.reshape(-1)
     if bool((high > upper).any() or (low < lower).any()):
         outcome.add(
@@ -90,7 +116,8 @@ def network_row(seed: int, settings: Settings, _: bool = False) -> dict[str, Any
         verify_certificate(model, certificate)
     except CertificateError as error:
         outcome.add(refusal_kind(certificate, error), str(error)[:200])
-    program = capture(model, torch.zeros(1, dim, dtype=torch.float64), dynamic_batch=False)
+    size = next(p for p in model.parameters()).shape[1]
+    program = capture(model, torch.zeros(1, size, dtype=torch.float64), dynamic_batch=False)
     for done, forged, *_ in false_claims(
         certificate.to_dict(), low, high, random.Random(seed), settings.forgeries
     ):
@@ -164,9 +191,10 @@ def rows(words: argparse.Namespace, found: Sequence[dict[str, Any]]) -> Iterator
     done = {(r["kind"], r["seed"]) for r in found}
     jobs = [("program", s) for s in range(words.seed, words.seed + words.count)]
     jobs += [("network", s) for s in range(words.seed, words.seed + words.networks)]
+    jobs += [("region", s) for s in range(words.seed, words.seed + words.regions)]
     for kind, seed in jobs:
         if (kind, seed) not in done:
-            make = program_row if kind == "program" else network_row
+            make = {"program": program_row, "network": network_row, "region": region_row}[kind]
             yield {"kind": kind, **make(seed, settings, words.shrink)}
     for seed, (what, source) in enumerate(singles() if words.singles else ()):
         if ("single", seed) not in done:
@@ -191,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=0, help="random programs")
     parser.add_argument("--networks", type=int, default=0, help="module stacks")
+    parser.add_argument("--regions", type=int, default=0, help="module stacks over regions")
     parser.add_argument("--forgeries", type=int, default=0, help="forged certificates")
     parser.add_argument("--zoo", action="store_true", help="the bounded models of the audit's zoo")
     parser.add_argument("--singles", action="store_true", help="every operation alone")
@@ -203,7 +232,7 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     if words.out is not None and words.out.exists():
         found = [json.loads(line) for line in words.out.read_text().splitlines()]
-    begun, total = time.monotonic(), words.count + words.networks
+    begun, total = time.monotonic(), words.count + words.networks + words.regions
     for row in rows(words, tuple(found)):
         found.append(row)
         if words.out is not None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from certify.networks import attack, network
 from farfield import Budget
-from farfield.certify._proofs import read_proof
+from farfield.certify._proofs import DualProof, pack, read_proof
 from farfield.certify._rounding import positive_definite, spectral_bound
 from farfield.certify.affine import build_network
+from farfield.certify.checker._dual import DualCheck
+from farfield.certify.checker._dual_data import unpack
+from farfield.certify.checker._values import MidRad
 from farfield.certify.dual import publish, restore
+from farfield.certify.dual._assembly import build_problem
 from farfield.certify.dual._descent import initial_multipliers, optimize
 from farfield.certify.dual._dual import Dual, objective
-from farfield.certify.dual._problem import build_problem
 from farfield.certify.dual._prove import prove
 from farfield.certify.intervals import propagate
 from farfield.graph import capture
@@ -184,3 +188,22 @@ def test_positive_definite_is_proved_only_where_true():
     nearly = torch.ones(2, 2, dtype=torch.float64)  # singular: no rounding may make it positive
     assert not positive_definite(nearly, 0.0)
     assert not positive_definite(torch.full((2, 2), math.nan, dtype=torch.float64), 0.0)
+
+
+def test_products_are_stored_once_and_read_from_either_form():
+    products = torch.tensor([[1.0, 0.5, 0.0], [0.5, 2.0, 0.25], [0.0, 0.25, 0.0]], dtype=torch.float64)
+    data = DualProof(0, 1, 1.0, 0.5, {}, {}, {}, (), products).to_dict()
+    stored = unpack(data["products"], 9, "products", "<f4").reshape(3, 3)
+    assert (stored == [[1.0, 1.0, 0.0], [0.0, 2.0, 0.5], [0.0, 0.0, 0.0]]).all()
+    for text in (data["products"], pack(products, "<f4")):  # as earlier certificates have it
+        assert torch.equal(read_proof({**data, "products": text}).products, products)
+
+
+def test_a_norm_is_remembered_by_its_numbers_and_its_shape():
+    check = DualCheck.__new__(DualCheck)
+    check.memo = {}
+    wide = np.array([[3.0, 0.0, 4.0], [0.0, 5.0, 0.0]])
+    for matrix in (wide, wide.reshape(3, 2), wide + 1e-9, wide):
+        assert check._norm(MidRad.exact(matrix)) == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-6)
+    assert len(check.memo) == 3
+    assert check._norm(MidRad(wide, np.full_like(wide, 0.5))) >= np.linalg.norm(wide + 0.5, 2)

@@ -14,10 +14,11 @@ from torch import nn
 import farfield as ff
 from certify.networks import Residual, attack
 from farfield.certify import CertificateError
+from farfield.certify._checks import Checks
 from farfield.certify._proofs import DualProof, IntervalProof
 from farfield.certify._provers import prepare
 from farfield.certify._search import attained
-from farfield.certify._solve import Task, _rechecked
+from farfield.certify._task import Task
 from farfield.certify.checker import proof_reader, verify_certificate
 from farfield.certify.checker._dual import DualCheck
 from farfield.certify.checker._ranges import Ranges
@@ -279,8 +280,9 @@ def test_a_proof_that_takes_the_place_of_refused_ranges_is_checked_too(monkeypat
 
         return read
 
-    monkeypatch.setattr("farfield.certify._solve.proof_reader", reader)
+    monkeypatch.setattr("farfield.certify._checks.proof_reader", reader)
     stand_in = IntervalProof(0, 1, 1.1)
-    checked, doubts = _rechecked(task, {(0, 1): ranged}, ff.Budget(steps=1).start(), {}, {(0, 1): stand_in})
-    assert seen == ["dual", "interval"] and not doubts
-    assert checked[0, 1].bound == 1.5
+    checks = Checks(task, ff.Budget(steps=1).start())
+    checks.run((0, 1), (ranged, stand_in), 0.0)
+    assert seen == ["dual", "interval"] and not checks.doubts
+    assert checks.proofs[0, 1].bound == 1.5

@@ -152,8 +152,11 @@ def _cone_certificate():
 def test_forged_regions_are_refused():
     net, data = _cone_certificate()
     where = next(i for i, p in enumerate(data["proofs"]) if p.get("over") == "cone")
-    node = next(n for n, e in data["proofs"][where]["norms"].items() if e.get("mu"))
+    node = next(n for n, e in data["proofs"][where]["norms"].items() if e.get("enclosure"))
     assert verify_certificate(net, data)
+
+    def enclosure(d):
+        return d["proofs"][where]["norms"][node]["enclosure"]
 
     def forged(change):
         one = copy.deepcopy(data)
@@ -164,9 +167,26 @@ def test_forged_regions_are_refused():
     forged(lambda d: d["proofs"][where].pop("over"))
     forged(lambda d: d["proofs"][where].update(over="everywhere"))
     forged(lambda d: d["proofs"][where].update(over="somewhere"))
-    forged(lambda d: d["proofs"][where]["norms"][node].update(mu=[-1.0]))
-    forged(lambda d: d["proofs"][where]["norms"][node].update(mu=[1e6]))
-    forged(lambda d: d["proofs"][where]["norms"][node].update(mu=[0.01, 0.01]))
+    for name, value in (
+        ("weights", [1.0, 1.0, -1.0]),
+        ("weights", [1.0, 1.0, 1e6]),
+        ("weights", [1.0, 1e6, 1.0]),
+        ("weights", [0.0, 0.0, 0.0]),
+        ("weights", [1.0, 1.0]),
+        ("weights", [1.0, 1.0, float("nan")]),
+        ("largest", [-1.0]),
+        ("largest", [1e9]),
+        ("largest", []),
+        ("least", [-1.0]),
+        ("least", [1.0, 1.0]),
+        ("center", [0.0] * 6),
+        ("center", [float("inf")] * 7),
+        ("shift", [1e300] * 6),
+        ("shift", [30.0] * 6),
+    ):
+        forged(lambda d, name=name, value=value: enclosure(d).update({name: value}))
+    forged(lambda d: enclosure(d).pop("least"))
+    forged(lambda d: d["proofs"][where]["norms"][node].pop("enclosure"))
     forged(lambda d: d["domain"].update(radius=50.0))
     forged(lambda d: d["domain"].update(center=[30.0] * 6))
     forged(lambda d: d["domain"].update(radius=float("nan")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +11,10 @@ from torch import nn
 
 from certify.networks import attack, network
 from farfield import Budget
-from farfield.certify import _solve as certify_module
+from farfield.certify import _checks as certify_module
 from farfield.certify import certify
 from farfield.certify._rounding import gamma
-from farfield.certify.dual import _problem as problem_module
+from farfield.certify.dual import _assembly as assembly_module
 from farfield.certify.dual import _prove as proof_module
 
 
@@ -67,29 +68,16 @@ def test_a_linear_head_behind_a_norm_is_bounded_exactly():
 
 def test_a_smaller_ball_is_caught(monkeypatch):
     assert not caught(tight_model(), 6)
-    original = problem_module._Assembly._image
+    original = assembly_module._Assembly._image
 
     def shrunk(self, index, block):
         original(self, index, block)
-        self.balls = [problem_module.replace_radius(b, 0.97) for b in self.balls]
+        self.balls = [replace(ball, radius=0.97 * ball.radius) for ball in self.balls]
 
     monkeypatch.setattr(certify_module, "proof_reader", lambda *a: lambda proof: -math.inf)
-    monkeypatch.setattr(problem_module, "replace_radius", _smaller, raising=False)
-    monkeypatch.setattr(problem_module._Assembly, "_image", shrunk)
+    monkeypatch.setattr(assembly_module._Assembly, "_image", shrunk)
     with pytest.raises((AssertionError, ValueError)):
         assert not caught(tight_model(), 6)
-
-
-def _smaller(ball, factor):
-    return problem_module.Ball(
-        ball.columns,
-        ball.gram,
-        ball.gram_magnitude,
-        ball.radius * factor,
-        ball.centered,
-        ball.block,
-        ball.parametrized,
-    )
 
 
 def relu_tail():

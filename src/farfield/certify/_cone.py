@@ -2,7 +2,7 @@
 
 In these coordinates a network behind a norm is bounded over all of ℝⁿ, and a domain cuts a cone out of them:
 quadratic forms uᵀH_k u ≤ 0 that hold for every input of it. On {u : uᵀGu = 1}, which a norm makes of the inputs, they
-give uᵀ(G + Σμ_k H_k)u ≤ 1 for every μ ≥ 0: a smaller ellipsoid around the same inputs.
+give uᵀ(G + Σμ_k H_k)u ≤ 1 for every μ ≥ 0; :mod:`farfield.certify._enclosure` makes an ellipsoid of them.
 
 - ball and ellipsoid: Σ q_i (x_i − c_i t)² − t² ≤ 0, q_i = 1/a_i² rounded down;
 - box: (x_i − l_i t)(x_i − h_i t) ≤ 0 for every i with two finite ends;
@@ -11,6 +11,7 @@ give uᵀ(G + Σμ_k H_k)u ≤ 1 for every μ ≥ 0: a smaller ellipsoid around 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +24,8 @@ from farfield.certify._domain import ellipsoid_of
 __all__ = ["Cone", "cone_of"]
 
 ROUNDING = 2.0**-50
-STEPS = 60
+DEAD = 1e-6
+"""Of the largest share of an input in G, what one without any counts as."""
 
 
 @dataclass(frozen=True)
@@ -81,44 +83,48 @@ class Cone:
             return torch.where(known, diagonal - (low + high) * column + low * high * corner, 0.0)
         return ((a * column).sum() - (b * corner).sum()).reshape(1)
 
-    def weights(self, gram: Tensor) -> Tensor:
-        """μ for which {u : uᵀ(G + Σμ_k H_k)u ≤ 1} has about the least volume: log det is concave in μ.
+    def sizes(self, gram: Tensor, largest: float = math.inf) -> Tensor:
+        """One weight per form, with which it is about as large as G is on the region; 0 where there is no form.
 
-        Any μ ≥ 0 is sound; this one need not be the best for a bound, and 0 comes out where nothing helps.
+        ``largest`` is the largest t: where it makes the region smaller than G does, the form is about 1 on it.
         """
-        mu = torch.zeros(self.count, dtype=torch.float64)
-        best = float(torch.logdet(gram))
-        inverse = torch.linalg.inv(gram)
-        # The unit of μ_k: where the form alone would be as large as G somewhere.
-        unit = 1.0 / self._sizes(inverse).clamp_min(1e-300)
-        step = 0.5
-        for _ in range(STEPS):
-            slope = self.traces(inverse) * unit
-            free = (slope > 0) | (mu > 0)
-            if not bool(free.any()) or step < 1e-4:
-                break
-            length = (slope * free).abs().max().clamp_min(1e-300)
-            tried = (mu + step * unit * torch.where(free, slope, 0.0) / length).clamp_min(0.0)
-            changed = gram + self.quadratic(tried)[0]
-            factor, info = torch.linalg.cholesky_ex(changed)
-            value = 2.0 * float(torch.diagonal(factor).log().sum()) if int(info) == 0 else -float("inf")
-            if value > best:
-                mu, best, step = tried, value, step * 1.5
-                inverse = torch.cholesky_inverse(factor)
-            else:
-                step /= 3.0
-        return mu
-
-    def _sizes(self, inverse: Tensor) -> Tensor:
-        """About the largest |uᵀH_k u| over {uᵀGu ≤ 1}, from the diagonal of G⁻¹."""
-        reach = torch.diagonal(inverse).clamp_min(0.0)
-        a, b, x, t = self.first, self.second, reach[:-1], reach[-1]
-        if self.kind == "ellipsoid":
-            return ((a * x).sum() + ((a * b * b).sum() + 1.0) * t).reshape(1)
+        a, b, own = self.first, self.second, torch.diagonal(gram)[:-1]
+        own = own.clamp_min(DEAD * float(own.max()))
         if self.kind == "box":
-            ends = torch.where(torch.isfinite(a) & torch.isfinite(b), a.abs() + b.abs(), 0.0)
-            return x + ends.square() * t
-        return ((a.square() * x).sum().sqrt() * t.sqrt() + (b.abs() * t).sum()).reshape(1)
+            known = torch.isfinite(a) & torch.isfinite(b)
+            reach = torch.where(known, 0.5 * (b - a), 0.0) * largest
+            small = torch.minimum(reach.square().clamp_min(1e-300).reciprocal(), own / ROUNDING)
+            return torch.where(known, own + small, 0.0)
+        if self.kind == "ellipsoid":
+            return (own / a).mean().reshape(1) + largest**-2
+        return (own.sum() / a.square().sum().clamp_min(1e-300)).sqrt().reshape(1)
+
+    def balance(self, column: Tensor) -> Tensor:
+        """Weights with which forms of a small region bound 2t·column·x best: its slope over the region's size."""
+        a, b = self.first, self.second
+        if self.kind == "box":
+            reach = torch.where(torch.isfinite(a) & torch.isfinite(b), 0.5 * (b - a), 0.0)
+            share = column.abs() / reach.clamp_min(1e-300)
+            return torch.where(reach > 0, share.clamp_max(column.abs().max() / ROUNDING), 0.0)
+        if self.kind == "ellipsoid":
+            return (column.square() / a).sum().sqrt().reshape(1)
+        return torch.zeros(1, dtype=torch.float64)
+
+    def middle(self) -> Tensor:
+        """A point that forms of the region are best described around."""
+        if self.kind == "ellipsoid":
+            return self.second
+        if self.kind == "box":
+            known = torch.isfinite(self.first) & torch.isfinite(self.second)
+            return torch.where(known, self.first + 0.5 * (self.second - self.first), 0.0)
+        return torch.zeros_like(self.first)
+
+    def shifted(self, point: Tensor) -> Cone:
+        """The cone of the same inputs less a point, in float64."""
+        if self.kind == "halfspace":
+            return Cone(self.kind, self.first, self.second - self.first @ point)
+        first = self.first if self.kind == "ellipsoid" else self.first - point
+        return Cone(self.kind, first, self.second - point)
 
     def outside(self, start: Tensor, slopes: Tensor, radius: Tensor) -> Tensor:
         """(cells,): whether no input of a cell u = start + Σ slopes_j δ_j, |δ| ≤ 1, up to ``radius``, is inside.

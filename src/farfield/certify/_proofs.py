@@ -35,6 +35,7 @@ __all__ = [
     "CellsProof",
     "CurveMultipliers",
     "DualProof",
+    "Enclosure",
     "IntervalProof",
     "NormMultipliers",
     "Proof",
@@ -48,7 +49,7 @@ __all__ = [
 def pack(values: Tensor, kind: str = "<f8") -> str:
     """A tensor's entries as text."""
     raw = values.detach().numpy().astype(kind).tobytes()
-    return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
+    return base64.b64encode(zlib.compress(raw, 3)).decode("ascii")
 
 
 def _unpack(text: str, kind: str = "<f8") -> Tensor:
@@ -172,14 +173,47 @@ class BoxMultipliers(_Arrays):
 
 
 @dataclass(frozen=True)
+class Enclosure:
+    """Weights that prove an ellipsoid around what a norm makes of a region (:mod:`farfield.certify._enclosure`).
+
+    Parameters
+    ----------
+    shift
+        c: the region is described around it, u = ((x − c)·t, t).
+    largest, least
+        One weight μ per form of the region, for the largest and the least t; no ``least`` where none is proved.
+    weights
+        α of uᵀGu − 1, θ of t's range, then μ of every form.
+    center
+        Where the ellipsoid's variables have their 0.
+    """
+
+    shift: tuple[float, ...]
+    largest: tuple[float, ...]
+    least: tuple[float, ...]
+    weights: tuple[float, ...]
+    center: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {name: list(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Enclosure:
+        """What ``to_dict`` gave."""
+        return cls(*(tuple(float(v) for v in data[name]) for name in cls.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
 class NormMultipliers:
     """κ per group, ω where the norm centers (0 elsewhere).
 
     ``parametrized``: whether the norm's value is C u on {u : ‖C u‖²/count + ε t² = 1} (C the centered affine map of
-    the homogeneous input), or only its image. ``mu``: weights of the domain's forms in that ellipsoid, if any.
+    the homogeneous input), or only its image. ``enclosure``: what proves a smaller ellipsoid over a region; ``mu``,
+    in earlier certificates: weights of the region's forms in an ellipsoid around 0.
     ``nested``: whether the value is C x̂ with ‖C x̂‖² + count·ε τ² = count instead, C the centered affine map of the
-    layers before it, all of whose variables are multiplied by τ then. κ of an ellipsoid may be negative where nothing
-    cuts it.
+    layers before it, all of whose variables are multiplied by τ then. κ of an ellipsoid may be negative where no
+    region makes it smaller.
     """
 
     parametrized: bool
@@ -187,6 +221,7 @@ class NormMultipliers:
     omega: tuple[float, ...]
     mu: tuple[float, ...] = ()
     nested: bool = False
+    enclosure: Enclosure | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -196,13 +231,16 @@ class NormMultipliers:
             "omega": list(self.omega),
             **({"mu": list(self.mu)} if self.mu else {}),
             **({"nested": True} if self.nested else {}),
+            **({"enclosure": self.enclosure.to_dict()} if self.enclosure else {}),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NormMultipliers:
         """What ``to_dict`` gave."""
         kappa, omega, mu = (tuple(data.get(name, ())) for name in ("kappa", "omega", "mu"))
-        return cls(bool(data["parametrized"]), kappa, omega, mu, bool(data.get("nested")))
+        held = data.get("enclosure")
+        enclosure = None if held is None else Enclosure.from_dict(held)
+        return cls(bool(data["parametrized"]), kappa, omega, mu, bool(data.get("nested")), enclosure)
 
 
 @dataclass(frozen=True)
@@ -216,9 +254,11 @@ class DualProof(_Proof):
     curves, norms, boxes
         One number per entry of the node (per group for norms).
     forms, products
-        Rows of the matrix N of pairwise products, in order: the constant 1; t of every parametrized norm; τ of every
+        Rows of the matrix N of pairwise products, in order: the constant 1; t of every parametrized norm, less its
+        least value over a region; τ of every
         nested one; then for every listed (node, a, b, c) the forms a·y + b·z + c ≥ 0 of all its entries, times τ
-        where those are. N is symmetric and not negative.
+        where those are. N is symmetric and not negative; in plain data only what is on and above its diagonal is
+        stored, the latter twice, and a reader takes the mean of what it finds and its transpose.
     ranges
         Node of a curve → multipliers that prove a smaller range of its arguments, as plain data
         (:mod:`farfield.certify.checker._layers` says what they mean).
@@ -236,7 +276,7 @@ class DualProof(_Proof):
     @property
     def by_checker(self) -> bool:
         """Whether the bound is rigorous only as the checker derives it."""
-        return bool(self.ranges) or self.nested
+        return bool(self.ranges) or self.nested or any(norm.enclosure for norm in self.norms.values())
 
     @property
     def nested(self) -> bool:
@@ -251,7 +291,7 @@ class DualProof(_Proof):
             "joint": self.joint,
             **{name: {k: v.to_dict() for k, v in part.items()} for name, part in parts.items()},
             "forms": [list(form) for form in self.forms],
-            "products": pack(self.products, "<f4"),
+            "products": pack(self.products.triu() + self.products.triu(1), "<f4"),
             **({"ranges": dict(self.ranges)} if self.ranges else {}),
         }
 
@@ -259,7 +299,7 @@ class DualProof(_Proof):
     def from_dict(cls, data: Mapping[str, Any]) -> DualProof:
         """What ``to_dict`` gave."""
         products = _unpack(data["products"], "<f4")
-        size = math.isqrt(products.numel())
+        products = products.reshape(math.isqrt(products.numel()), -1)
         return cls(
             *_common(data),
             float(data["joint"]),
@@ -267,7 +307,7 @@ class DualProof(_Proof):
             {k: NormMultipliers.from_dict(v) for k, v in data["norms"].items()},
             {k: BoxMultipliers(**_tensors(v)) for k, v in data["boxes"].items()},
             tuple((str(n), float(a), float(b), float(c)) for n, a, b, c in data["forms"]),
-            products.reshape(size, size),
+            (products + products.T) / 2,
             dict(data.get("ranges", {})),
         )
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from farfield._budget import Clock
+from farfield._budget import Budget, Clock
 from farfield.certify._cone import Cone
 from farfield.certify._proofs import CellsProof, DualProof, Proof
 from farfield.certify._search import Attained
@@ -25,6 +25,7 @@ from farfield.certify.dual import (
     Problem,
     build_problem,
     find_anchor,
+    homogeneous_source,
     layer_costs,
     nest,
     objective,
@@ -49,6 +50,8 @@ __all__ = [
     "Prover",
     "by_dual",
     "by_nested",
+    "dimensions",
+    "knows_region",
     "prepare",
     "provers",
     "reached",
@@ -62,6 +65,8 @@ ANCHOR_SHARES = (0.12, 0.25)
 """Of the time that is left, for the anchor of a nested problem: at first, and again where none was found."""
 NESTED_STEPS = 100
 """Fewer steps of a nested search than these end above the plain problem's bound."""
+SECOND_STEPS = 30
+"""Of a second search, where the first one found nothing that float64 can prove."""
 PLAIN_SHARE = 0.12
 """Of the dual's time where there is a nested problem, for the plain one it begins with."""
 RECHECK_SECONDS = 8e-6
@@ -158,10 +163,23 @@ def prepare(
         problem = build_problem(network, sizes, cone=cone)
     except NoProblemError:
         problem = None
-    case = OutputCase(network, problem, _dimensions(network) if network.compact() else None, found, cone)
+    case = OutputCase(network, problem, dimensions(network) if network.compact() else None, found, cone)
     if problem is None or case.deep:
         return case
     return replace(case, nested=nest(network, problem, sizes, cone))
+
+
+def knows_region(program: Program, output: str, claims: Mapping[str, Any]) -> bool:
+    """Whether provers gain most from a region's cone: a norm divides an affine map of the input.
+
+    With few inputs cells gain as much from the program over the region.
+    """
+    try:
+        network = build_network(program, output, claims, {})
+    except TooLargeError:
+        return False
+    few = network.compact() and (dimensions(network) or 0) <= CELL_DIMENSIONS
+    return not few and any(homogeneous_source(network, block) is not None for block in network.blocks)
 
 
 def provers(case: OutputCase) -> Sequence[tuple[Prover, float]]:
@@ -203,12 +221,15 @@ def by_dual(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[Dual
     if problem is None or (isinstance(best, DualProof) and best.nested):
         return None, None
     goal, start = objective(problem, *key), _restored(network, problem, best)
-    found, _ = optimize(problem, goal, time_budget=clock, start=start)
-    try:
-        proved = prove(problem, goal, found, key[0])
-    except PrecisionError:
-        return None, None
-    return publish(network, problem, proved, *key, case.layers), None
+    for budget in (clock, Budget(steps=SECOND_STEPS)):
+        found, _ = optimize(problem, goal, time_budget=budget, start=start)
+        try:
+            proved = prove(problem, goal, found, key[0])
+        except PrecisionError:  # a long search can end where H is singular; a short one does not
+            start = None
+            continue
+        return publish(network, problem, proved, *key, case.layers), None
+    return None, None
 
 
 def by_nested(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[DualProof | None, None]:
@@ -240,7 +261,8 @@ def _restored(network: Network, problem: Problem, proof: Proof) -> Multipliers |
         return None
 
 
-def _dimensions(network: Network) -> int | None:
+def dimensions(network: Network) -> int | None:
+    """How many inputs there are; ``None`` where they are not one bounded or homogeneous block."""
     sources = [b for b in network.blocks if b.kind == "input" or (b.kind == "box" and b.op == "input")]
     if len(sources) != 1:
         return None

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from farfield.certify.checker._values import Array, CertificateError, MidRad, U, round_up
+from farfield.certify.checker._values import TINY, Array, CertificateError, MidRad, U, round_up
 
 __all__ = ["DomainCone"]
+
+
+HALF = MidRad.exact(np.full(1, 0.5))
+SUBNORMAL = 2.0**-1070
+"""More than a product loses where it is too small for a float64."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class DomainCone:
             normal, offset = self.parts["normal"], self.parts["offset"][:1]
             return _assembled(
                 MidRad.exact(np.zeros_like(normal)),
-                MidRad.exact(normal) * MidRad.exact(mu / 2),
+                MidRad.exact(normal) * MidRad.exact(mu) * HALF,
                 MidRad.exact(-offset) * MidRad.exact(mu),
             )
         if self.kind == "box":
@@ -48,7 +53,7 @@ class DomainCone:
             weight = MidRad.exact(mu)
             return _assembled(
                 weight,
-                (first + second) * MidRad.exact(-mu / 2),
+                (first + second) * MidRad.exact(-mu) * HALF,
                 (first * second * weight).reshape(1, -1) @ _ones(len(mu)),
             )
         center, axes = MidRad.exact(self.parts["center"]), self.parts["axes"]
@@ -61,6 +66,25 @@ class DomainCone:
         q = MidRad(share * (1 - 8 * U), 8 * U * share) * MidRad.exact(np.full(len(axes), float(mu[0])))
         corner = (q * center * center).reshape(1, -1) @ _ones(len(axes)) + MidRad.exact(-mu.reshape(1, 1))
         return _assembled(q, -(q * center), corner)
+
+    def shifted(self, point: Array) -> DomainCone:
+        """The cone of the region less a point, and a little more: its ends are rounded outwards."""
+        parts = dict(self.parts)
+        if self.kind == "halfspace":
+            moved = parts["normal"][None] @ point
+            size = float(np.abs(parts["normal"]) @ np.abs(point) + np.abs(parts["offset"][0]))
+            parts["offset"] = parts["offset"] - moved + (len(point) + 8) * (U * size * (1 + 1e-9) + SUBNORMAL)
+        elif self.kind == "box":
+            for name, sign in (("lower", -1.0), ("upper", 1.0)):
+                parts[name] = parts[name] - point
+                parts[name] = parts[name] + sign * 2 * U * np.abs(parts[name])
+        else:
+            center = parts["center"] - point
+            # ‖(x − c)/a‖ ≤ 1 lies in ‖(x − c′)/a′‖ ≤ 1 where every a′ is larger by a share of max |c − c′|/a · √n.
+            missed = 2 * U * np.abs(center) / np.maximum(parts["axes"], TINY)
+            grown = 1.0 + float(np.sqrt((missed**2).sum())) * (1 + 1e-9) + 4 * U
+            parts["center"], parts["axes"] = center, parts["axes"] * grown
+        return DomainCone(self.kind, parts)
 
     def outside(self, start: MidRad, slope: MidRad) -> npt.NDArray[np.bool_]:
         """(cells,): whether no u = start + Σ slope_j δ_j, |δ_j| ≤ 1, is in the domain; (cells, n + 1), (axes, …)."""

@@ -51,10 +51,10 @@ class DualCheck(Variables):
         unbounded: str | None,
         proof: Mapping[str, Any],
         cone: DomainCone | None = None,
-        memo: dict[str, Span] | None = None,
+        memo: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(ranges, output, unbounded, proof, cone)
-        self.memo: dict[str, Span] = {} if memo is None else memo
+        self.memo: dict[str, Any] = {} if memo is None else memo
         self.key = ""
         self.reach: dict[str, Span] = {}
         self.length: dict[str, float] = {}
@@ -97,9 +97,17 @@ class DualCheck(Variables):
         assert layer.argument is not None
         assert layer.sigma is not None
         start = layer.sigma.value(layer.argument.rows(0, 1))
-        total = sum(spectral_norm(part) * self.length[x.node.name] for x, part in self._parts(layer.argument))
+        total = sum(self._norm(part) * self.length[x.node.name] for x, part in self._parts(layer.argument))
         extra = layer.sigma.steepest * total + 2 * layer.sigma.defect * len(start.mid)
         return (float(lengths(start.T)[0]) + extra) * (1 + 1e-12)
+
+    def _norm(self, part: MidRad) -> float:
+        """The spectral norm; ``memo`` has those of earlier proofs, by the matrix's own bytes."""
+        whole = (f"norm {part.mid.shape}".encode(), part.mid.tobytes(), part.rad.tobytes())
+        key = sha256(b"".join(whole)).hexdigest()
+        if key not in self.memo:
+            self.memo[key] = spectral_norm(part)
+        return float(self.memo[key])
 
     def _argument_range(self, layer: Layer) -> Span:
         """Per layer that enters the better of its length and its entries' ranges; and plain intervals."""
@@ -113,11 +121,9 @@ class DualCheck(Variables):
             if source.kind == "norm":
                 around = np.minimum(around, self._support(source, part))
             middle = MidRad.between(*self.reach[name])
-            inner = part @ middle.reshape(-1, 1)
-            better = around < inner.rad[:, 0]
-            total = total + MidRad(
-                np.where(better, 0.0, inner.mid[:, 0]), np.where(better, around, inner.rad[:, 0])
-            )
+            inner = (part @ middle.reshape(-1, 1))[:, 0]
+            share = _narrower(MidRad(np.zeros_like(around), around), inner)
+            total = total + _narrower(self._enclosed(source, part), share)
         lo, hi = total.span
         plain = self.ranges.get(layer.node.operands[0])
         if plain is not None:
@@ -132,7 +138,8 @@ class DualCheck(Variables):
         name = layer.node.name
         if not self.key:
             names = [x.node.name for x in self.layers if x.node.name in self.listed]
-            kinds = {n: [sorted(e), e.get("parametrized"), e.get("mu")] for n, e in self.entries.items()}
+            said = ("parametrized", "mu", "enclosure")
+            kinds = {n: [sorted(e), *(e.get(key) for key in said)] for n, e in self.entries.items()}
             self.key = json.dumps([kinds, names], sort_keys=True)
         self.key = sha256(
             (self.key + json.dumps([name, self.listed[name]], sort_keys=True)).encode()
@@ -150,9 +157,18 @@ class DualCheck(Variables):
             piece = part[:, group]
             total = total + lengths(piece + -mean(piece, 1) if layer.centered else piece) * layer.radius
         total, source = round_up(total), self.sources[layer.node.name]
-        if source.inner is None or source.white is None:
+        if source.inner is None or source.white is None or source.ellipsoid is not None:
             return total
         return np.minimum(total, lengths((part @ source.inner) @ source.white))
+
+    def _enclosed(self, layer: Layer, part: MidRad) -> MidRad | None:
+        """row·y over the ellipsoid that encloses a norm's values over a region."""
+        source = self.sources.get(layer.node.name)
+        if source is None or source.ellipsoid is None or source.inner is None or source.white is None:
+            return None
+        rows = part @ source.inner
+        middle = (rows @ MidRad.exact(source.ellipsoid.center[:, None]))[:, 0]
+        return MidRad(middle.mid, round_up(middle.rad + lengths(rows @ source.white)))
 
     # -- the proof -------------------------------------------------------------------------------------------
 
@@ -237,56 +253,66 @@ class DualCheck(Variables):
 
     def _matrix(self, row: Form) -> MidRad:
         """M: minus the joint part is vᵀMv."""
-        size = self.size
-        total = MidRad(np.zeros((size, size)), np.zeros((size, size)))
-        one = np.zeros((1, size))
-        one[0, 0] = 1.0
+        half, balls = MidRad(*np.zeros((2, self.size, self.size))), []
 
-        def add(left: MidRad, weight: Array, right: MidRad) -> None:
-            """Σ_j weight_j left_j(v) right_j(v)."""
-            nonlocal total
-            half = left.T @ (right * MidRad.exact(weight[:, None]))
-            total = total + MidRad(
-                (half.mid + half.mid.T) / 2, (half.rad + half.rad.T) / 2 + 2 * U * np.abs(half.mid)
-            )
+        def add(rows: slice, made: MidRad) -> None:
+            """Rows of a matrix that is made symmetric in the end."""
+            put = half[rows] + made
+            half.mid[rows], half.rad[rows] = put.mid, put.rad
+
+        def linear(level: int, weight: Array, rows: MidRad) -> None:
+            """Σ_j weight_j row_j(v), times what stands for 1."""
+            add(slice(level, level + 1), MidRad.exact(weight[None]) @ rows)
+
+        def beside(name: str, weight: Array, rows: MidRad) -> None:
+            """Σ_j weight_j y_j row_j(v), with y a layer's own variables."""
+            add(self.sources[name].columns, rows * MidRad.exact(weight[:, None]))
 
         last = frozenset(x.node.name for x in self.layers if x.node.name not in self.sources)
-        add(MidRad.exact(one), np.array([-1.0]), self.over(row, "the output", last))
+        linear(0, np.array([-1.0]), self.over(row, "the output", last))
         for layer in self.layers:
             name = layer.node.name
+            level = self.level.get(name, 0)
             if layer.kind == "norm":
                 entry = self.entries[name]
                 weights = (numbers(entry[k], len(layer.groups), f"{k} of {name}") for k in ("kappa", "omega"))
-                total = total + self.ball(layer, *weights)
+                balls.append(self.ball(layer, *weights))
                 continue
-            ones = MidRad.exact(np.repeat(self._one(name), layer.size, 0))
             if layer.kind == "box":
                 y = self.units(name)
-                add(y, self._array(name, "t", layer.size), y)
-                add(ones, self._array(name, "s", layer.size), y)
+                beside(name, self._array(name, "t", layer.size), y)
+                linear(level, self._array(name, "s", layer.size), y)
                 continue
             w, z = self._weights(layer, row), self.arguments[name]
-            add(z, -w.theta, z)
-            add(ones, -w.r, z)
+            add(slice(0, self.size), z.T @ (z * MidRad.exact(-w.theta[:, None])))
+            linear(level, -w.r, z)
             if name in self.sources:
                 y = self.units(name)
-                add(y, w.t, y)
-                add(y, w.e, z)
-                add(ones, w.s, y)
+                beside(name, w.t, y)
+                beside(name, w.e, z)
+                linear(level, w.s, y)
+        twice = half + half.T
+        total = MidRad(twice.mid / 2, twice.rad / 2)
+        for ball in balls:
+            total = total + ball
         products, forms = self._products()
         return total + -(forms.T @ (MidRad.exact(products) @ forms)) if products.any() else total
 
     def _products(self) -> tuple[Array, MidRad]:
-        """(N, the forms it multiplies): 1, parametrized norms' t, a nested one's τ, then those of curves."""
+        """(N, the forms it multiplies): 1, parametrized norms' t less its least, a nested one's τ, curves' own."""
         one = np.zeros((1, self.size))
         one[0, 0] = 1.0
         rows = [MidRad.exact(one)]
         for nested in (False, True):
-            for source in self.sources.values():
+            for name, source in self.sources.items():
+                level = self.level.get(name, 0)
                 if source.gram is not None and source.nested == nested:
-                    t = np.zeros((1, self.size))
-                    t[0, source.columns.stop - 1] = 1.0
-                    rows.append(MidRad.exact(t))
+                    t = MidRad.exact(np.zeros((1, self.size)))
+                    t.mid[0, source.columns.stop - 1] = 1.0
+                    if source.ellipsoid is not None:
+                        least = source.ellipsoid.center[-1] - source.ellipsoid.least
+                        t.mid[0, level], t.rad[0, level] = least, U * abs(least)
+                    rows.append(t)
         by_name = {x.node.name: x for x in self.layers if x.kind == "curve"}
         for name, *given in self.proof["forms"]:
             layer = by_name.get(name)
@@ -310,3 +336,11 @@ class DualCheck(Variables):
         if (products < 0).any():
             raise CertificateError(f"Products of forms have a negative weight: {products.min():.3g}.")
         return (products + products.T) / 2, forms
+
+
+def _narrower(one: MidRad | None, other: MidRad) -> MidRad:
+    """Entry by entry the narrower of two intervals that hold the same number."""
+    if one is None:
+        return other
+    better = one.rad < other.rad
+    return MidRad(np.where(better, one.mid, other.mid), np.where(better, one.rad, other.rad))

@@ -151,7 +151,7 @@ def spectral_norm(matrix: MidRad) -> float:
     small = matrix.mid if matrix.mid.shape[0] >= matrix.mid.shape[1] else matrix.mid.T
     gram = MidRad.exact(small.T.copy()) @ MidRad.exact(small)
     loose = math.sqrt(float((matrix.rad**2).sum()) * OVER + TINY) + math.sqrt(float(gram.rad.sum()) * OVER)
-    guess = float(np.linalg.norm(small, 2)) ** 2
+    guess = max(float(np.linalg.eigvalsh(gram.mid)[-1]), 0.0)
     for spare in (1e-9, 1e-6, 1e-3):
         top = guess * (1 + spare) + TINY
         if positive_semidefinite(top * np.eye(len(gram.mid)) - (gram.mid + gram.mid.T) / 2):

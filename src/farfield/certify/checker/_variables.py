@@ -16,6 +16,7 @@ import numpy as np
 
 from farfield.certify.checker._cone import DomainCone
 from farfield.certify.checker._dual_data import mapping, mean, numbers, whitened
+from farfield.certify.checker._enclosure import Ellipsoid, enclosing_ellipsoid
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Form, Layer, Reading
 from farfield.certify.checker._values import Array, CertificateError, MidRad, U, gamma
@@ -34,6 +35,8 @@ class Source:
     """uᵀ gram u ≤ 1 then, with the forms of the domain in it."""
     white: MidRad | None = None
     """{u : uᵀ gram u ≤ 1} lies in white·(unit ball)."""
+    ellipsoid: Ellipsoid | None = None
+    """Over a region: the variables are u − center then, and lie in white·(unit ball)."""
     nested: bool = False
     """The only variable is τ; ``inner`` and ``gram`` are over all variables up to it, and uᵀ gram u = count."""
 
@@ -78,16 +81,18 @@ class Variables:
         if layer.kind == "curve" and "t" not in entry:
             return
         if layer.kind == "norm" and entry.get("parametrized"):
-            inner, gram, white = self._parametrized(layer)
-            self.sources[name] = Source(slice(self.size, self.size + inner.mid.shape[1]), inner, gram, white)
+            self.sources[name] = self._parametrized(layer)
         elif layer.kind == "norm" and entry.get("nested"):
             self.sources[name] = self._nested(layer)
         else:
             self.sources[name] = Source(slice(self.size, self.size + layer.size))
         self.size = self.sources[name].columns.stop
 
-    def _parametrized(self, layer: Layer) -> tuple[MidRad, MidRad, MidRad]:
-        """(C, G, W): the norm's value is C u with uᵀGu = 1, G = CᵀC/count + ε e_t e_tᵀ, u = (x, 1)/√(…)."""
+    def _parametrized(self, layer: Layer) -> Source:
+        """The norm's value is C u with uᵀGu = 1, G = CᵀC/count + ε e_t e_tᵀ, u = (x, 1)/√(…).
+
+        Over a region x is what it is less a point that the proof names.
+        """
         form, name = layer.argument, layer.node.name
         source = next((x for x in self.reading.layers if x.kind == "input"), None)
         if form is None or source is None or form.degree != 1 or layer.groups.shape[0] != 1 or not layer.eps:
@@ -99,6 +104,11 @@ class Variables:
         if form.value.mid[others].any() or form.value.rad[others].any():
             raise CertificateError(f"{name!r} normalizes more than an affine map of the input.")
         matrix, offset = form.rows(source.columns.start, source.columns.stop), form.rows(0, 1)
+        data, cone, size = self.entries[name].get("enclosure"), None, matrix.mid.shape[1]
+        if data is not None:
+            data, cone = mapping(data, f"the enclosure of {name}"), self._region(name)
+            shift = numbers(data["shift"], size, f"shift of {name}")
+            offset, cone = offset + matrix @ MidRad.exact(shift[:, None]), cone.shifted(shift)
         both, inner = _normalized(
             layer,
             MidRad(*(np.concatenate(p, 1) for p in ((matrix.mid, offset.mid), (matrix.rad, offset.rad)))),
@@ -106,11 +116,16 @@ class Variables:
         stabilizer = np.zeros((both.mid.shape[1],) * 2)
         stabilizer[-1, -1] = layer.eps
         gram = (both.T @ both) * MidRad(np.full((1, 1), 1 / layer.count), np.full((1, 1), U / layer.count))
-        gram = gram + MidRad.exact(stabilizer) + self._cut(name, len(stabilizer))
+        gram = gram + MidRad.exact(stabilizer)
+        columns = slice(self.size, self.size + size + 1)
+        if cone is not None and data is not None:
+            ellipsoid = enclosing_ellipsoid(gram, cone, data, name)
+            return Source(columns, inner, gram, ellipsoid.white, ellipsoid)
+        gram = gram + self._cut(name, len(stabilizer))
         white = whitened(gram)
         if white is None:
             raise CertificateError(f"The map of the input that {name!r} normalizes is too close to singular.")
-        return inner, gram, white
+        return Source(columns, inner, gram, white)
 
     def _nested(self, layer: Layer) -> Source:
         """The norm's value as rows over the variables so far and τ, the layers before it moved to τ's level."""
@@ -119,7 +134,7 @@ class Variables:
             raise CertificateError(
                 f"{name!r} is no norm of one group, with ε > 0, of layers that have a bound themselves."
             )
-        if self.entries[name].get("mu") is not None:
+        if any(self.entries[name].get(key) is not None for key in ("mu", "enclosure")):
             raise CertificateError(f"{name!r} is nested, and no form of a domain is about it.")
         for before in self._behind(form):
             self.level[before] = tau
@@ -150,11 +165,16 @@ class Variables:
         mu = self.entries[name].get("mu")
         if mu is None:
             return MidRad.exact(np.zeros((size, size)))
+        cone = self._region(name)
+        return cone.quadratic(numbers(mu, cone.count, f"mu of {name}"))
+
+    def _region(self, name: str) -> DomainCone:
+        """The cone that a norm's weights speak of."""
         if self.cone is None:
             raise CertificateError(
                 f"{name!r} has weights of a domain's forms, and the proof is about every input."
             )
-        return self.cone.quadratic(numbers(mu, self.cone.count, f"mu of {name}"))
+        return self.cone
 
     def over(
         self, form: Form | None, where: str, skip: frozenset[str] = frozenset(), level: int = 0
@@ -179,6 +199,9 @@ class Variables:
                     f"{where!r} depends on {layer.node.name!r}, which is multiplied by another norm's τ."
                 )
             piece = part if source.inner is None else part @ source.inner
+            if source.ellipsoid is not None:
+                start = total[:, level : level + 1] + piece @ MidRad.exact(source.ellipsoid.center[:, None])
+                total.mid[:, level : level + 1], total.rad[:, level : level + 1] = start.mid, start.rad
             if source.nested:
                 left = self.size - piece.mid.shape[1]
                 total = total + MidRad(
@@ -214,13 +237,19 @@ class Variables:
     def ball(self, layer: Layer, kappa: Array, omega: Array) -> MidRad:
         """κ(xᵀGx − ρ²) + ω(Σx)² of every group."""
         name, source = layer.node.name, self.sources[layer.node.name]
-        equal = source.gram is not None and self.entries[name].get("mu") is None
+        free = source.ellipsoid is None and self.entries[name].get("mu") is None
+        equal = source.gram is not None and free
         if (kappa < 0).any() and not equal:
             raise CertificateError(f"κ of {name!r} is negative: {kappa.min():.3g}.")
         level = self.level.get(name, 0)
         if omega.any() and (source.gram is not None or not layer.centered):
             raise CertificateError(f"ω of {name!r} stands for no constraint: its variables do not sum to 0.")
         mid, rad = np.zeros((2, self.size, self.size))
+        if source.ellipsoid is not None:
+            form = source.ellipsoid.form * MidRad.exact(kappa[None])
+            places = np.ix_(*2 * (np.r_[level, source.columns],))
+            mid[places], rad[places] = form.mid, form.rad
+            return MidRad(mid, rad)
         if source.gram is not None:
             inner = source.gram * MidRad.exact(kappa[None])
             at = slice(0, len(inner.mid)) if source.nested else source.columns

@@ -434,7 +434,7 @@ class _Checker:
         self.program, self.output, self.confined, self.unbounded = program, output, confined, unbounded
         self.cone = cone
         self.ranges = Ranges(program, confined)
-        self.memo: dict[str, Span] = {}
+        self.memo: dict[str, Any] = {}
         self.size = math.prod(int(d) for d in program.node(output).shape)
 
     def all(self, proofs: Sequence[Any]) -> dict[tuple[int, str], float]:

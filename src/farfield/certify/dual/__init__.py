@@ -7,13 +7,14 @@ Never: chooses what to bound.
 
 from __future__ import annotations
 
+from farfield.certify.dual._assembly import NoProblemError, build_problem, homogeneous_source
 from farfield.certify.dual._descent import initial_multipliers, optimize
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
 from farfield.certify.dual._groups import GroupDual, Objectives, search_groups, single_multipliers
 from farfield.certify.dual._layers import LayerSearch, layer_costs, subproblem, tightened
 from farfield.certify.dual._nested import Anchor, Nested, find_anchor, nest, optimize_nested
 from farfield.certify.dual._payload import publish, publish_nested, restore, restore_nested
-from farfield.certify.dual._problem import Ball, Box, Curve, NoProblemError, Problem, build_problem
+from farfield.certify.dual._problem import Ball, Box, Curve, Problem
 from farfield.certify.dual._prove import ProvedValue, prove
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ProvedValue",
     "build_problem",
     "find_anchor",
+    "homogeneous_source",
     "initial_multipliers",
     "layer_costs",
     "nest",

@@ -1,9 +1,10 @@
 """Coordinates in which a search moves the multipliers of a dual.
 
-A curve's slopes r reach the layers before it through s: with R = r + 2Θ·offset, what is linear in y is
-(what R of the later curves pulls at y) − s − E·offset. The search moves R and d, s = pull + d − E·offset, so that a
-change of one layer's slopes reaches the layers before it at once; boxes have a d of their own. Positive multipliers
-move by factors, E in units of T: for a ReLU y² = yz costs nothing, and E = −T keeps paying for it as T grows.
+A curve's slopes r reach the layers before it through s. At a point x₀ (:meth:`Problem.reference`), where a curve has
+the argument z₀ and the value y₀, the joint part falls in y by s + 2T·y₀ + E·z₀ less what the later curves pull at y
+with their R = r + 2Θ·z₀ − E·y₀. The search moves R and d, s = pull + d − E·z₀ − 2T·y₀, so that a change of one
+layer's slopes reaches the layers before it at once; boxes have a d of their own. Positive multipliers move by
+factors, E in units of T: for a ReLU y² = yz costs nothing, and E = −T keeps paying for it as T grows.
 """
 
 from __future__ import annotations
@@ -36,10 +37,7 @@ class Coordinates:
     def __init__(self, dual: Dual, around: Multipliers) -> None:
         self.dual = dual
         problem = dual.problem
-        self.slope_units = [
-            (around[f"r{i}"] + 2 * around[f"theta{i}"] * c.offset).abs().mean() + LEAST
-            for i, c in enumerate(problem.curves)
-        ]
+        self.slope_units = [self._slope(around, i).abs().mean() + LEAST for i in range(len(problem.curves))]
         self.box_units = [around[f"bs{j}"].abs().mean() + LEAST for j in range(len(problem.boxes))]
         heads = around["kappa"].mean().reshape(1) if problem.balls else torch.ones(1, dtype=dual.dtype)
         weights = [heads.expand(dual.heads), *(around[f"t{i}"] for i, *_ in dual.groups)]
@@ -56,18 +54,20 @@ class Coordinates:
             made[f"theta{i}"] = theta.log()
             if curve.columns is not None:
                 t = m[f"t{i}"].clamp_min(LEAST)
-                own = m[f"s{i}"] - pull[curve.columns] + m[f"e{i}"] * curve.offset
+                own = m[f"s{i}"] - pull[curve.columns] + m[f"e{i}"] * self.dual.start_arguments[i]
+                own = own + 2 * t * self.dual.start[curve.columns]
                 made[f"t{i}"], made[f"e{i}"], made[f"d{i}"] = (
                     t.log(),
                     m[f"e{i}"] / t,
                     own / self.slope_units[i],
                 )
-            slope = m[f"r{i}"] + 2 * theta * curve.offset
+            slope = self._slope({**m, f"theta{i}": theta}, i)
             made[f"R{i}"] = slope / self.slope_units[i]
             pull = self._pulled(pull, i, slope)
         for j, box in enumerate(problem.boxes):
             made[f"bt{j}"] = m[f"bt{j}"].clamp_min(LEAST).log()
-            made[f"bd{j}"] = (m[f"bs{j}"] - pull[box.columns]) / self.box_units[j]
+            own = m[f"bs{j}"] - pull[box.columns] + 2 * m[f"bt{j}"] * self.dual.start[box.columns]
+            made[f"bd{j}"] = own / self.box_units[j]
         if products:
             made["n"] = m["n"] / self.product_units
         return made
@@ -79,17 +79,20 @@ class Coordinates:
         pull = self.dual.goal.linear
         for i in range(len(problem.curves) - 1, -1, -1):
             curve = problem.curves[i]
-            theta = made[f"theta{i}"] = raw[f"theta{i}"].exp()
+            made[f"theta{i}"] = raw[f"theta{i}"].exp()
             if curve.columns is not None:
                 t = made[f"t{i}"] = raw[f"t{i}"].exp()
                 e = made[f"e{i}"] = raw[f"e{i}"] * t
-                made[f"s{i}"] = pull[curve.columns] + self.slope_units[i] * raw[f"d{i}"] - e * curve.offset
+                y = self.dual.start[curve.columns]
+                own = self.slope_units[i] * raw[f"d{i}"] - e * self.dual.start_arguments[i] - 2 * t * y
+                made[f"s{i}"] = pull[curve.columns] + own
             slope = self.slope_units[i] * raw[f"R{i}"]
-            made[f"r{i}"] = slope - 2 * theta * curve.offset
+            made[f"r{i}"] = slope - self._slope({**made, f"r{i}": torch.zeros_like(slope)}, i)
             pull = self._pulled(pull, i, slope)
         for j, box in enumerate(problem.boxes):
             made[f"bt{j}"] = raw[f"bt{j}"].exp()
-            made[f"bs{j}"] = pull[box.columns] + self.box_units[j] * raw[f"bd{j}"]
+            own = self.box_units[j] * raw[f"bd{j}"] - 2 * made[f"bt{j}"] * self.dual.start[box.columns]
+            made[f"bs{j}"] = pull[box.columns] + own
         if "n" in raw:
             made["n"] = raw["n"] * self.product_units
         return made
@@ -101,22 +104,31 @@ class Coordinates:
         at_variables = torch.zeros(problem.size, dtype=self.dual.dtype)  # ∂/∂(what is pulled)
         for j, box in enumerate(problem.boxes):
             at_variables[box.columns] = steep[f"bs{j}"]
-            made[f"bt{j}"] = m[f"bt{j}"] * steep[f"bt{j}"]
+            at = self.dual.start[box.columns]
+            made[f"bt{j}"] = m[f"bt{j}"] * (steep[f"bt{j}"] - 2 * at * steep[f"bs{j}"])
             made[f"bd{j}"] = self.box_units[j] * steep[f"bs{j}"]
         for i, curve in enumerate(problem.curves):
+            r, z = steep[f"r{i}"], self.dual.start_arguments[i]
             if curve.columns is not None:
-                s = steep[f"s{i}"]
-                mixed = steep[f"e{i}"] - s * curve.offset
+                s, y = steep[f"s{i}"], self.dual.start[curve.columns]
+                mixed = steep[f"e{i}"] - s * z + r * y
                 at_variables[curve.columns] = s
-                made[f"t{i}"] = m[f"t{i}"] * (steep[f"t{i}"] + raw[f"e{i}"] * mixed)
+                made[f"t{i}"] = m[f"t{i}"] * (steep[f"t{i}"] - 2 * s * y + raw[f"e{i}"] * mixed)
                 made[f"e{i}"], made[f"d{i}"] = m[f"t{i}"] * mixed, self.slope_units[i] * s
-            r = steep[f"r{i}"]
-            made[f"theta{i}"] = m[f"theta{i}"] * (steep[f"theta{i}"] - 2 * r * curve.offset)
+            made[f"theta{i}"] = m[f"theta{i}"] * (steep[f"theta{i}"] - 2 * r * z)
             through = self.dual.compact[i] @ at_variables[self.dual.spans[i]]
             made[f"R{i}"] = self.slope_units[i] * (r + through)
         if "n" in raw:
             made["n"] = steep["n"] * self.product_units
         return made
+
+    def _slope(self, m: Multipliers, i: int) -> Tensor:
+        """R of a curve."""
+        slope, columns = (
+            m[f"r{i}"] + 2 * m[f"theta{i}"] * self.dual.start_arguments[i],
+            self.dual.problem.curves[i].columns,
+        )
+        return slope if columns is None else slope - m[f"e{i}"] * self.dual.start[columns]
 
     def _pulled(self, pull: Tensor, i: int, slope: Tensor) -> Tensor:
         """What is linear in the variables, with a curve's slopes added."""

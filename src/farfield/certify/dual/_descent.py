@@ -10,7 +10,7 @@ from torch import Tensor
 
 from farfield._budget import Budget, Clock, running
 from farfield.certify.dual._coordinates import Coordinates
-from farfield.certify.dual._dual import Dual, Multipliers, Objective, curve_multipliers
+from farfield.certify.dual._dual import Dual, Multipliers, Objective, curve_multipliers, rounding_root
 from farfield.certify.dual._groups import guess_single
 from farfield.certify.dual._problem import Problem
 
@@ -45,6 +45,7 @@ def initial_multipliers(problem: Problem, goal: Objective, forms: int, bend: flo
     With Θ ≥ T on every curve the guess is a product of spectral norms in disguise; ``bend`` weighs the first Θ.
     """
     m: Multipliers = {}
+    start, arguments = problem.reference()
     pull = goal.linear.clone()
     curvature = torch.zeros(problem.size, problem.size, dtype=torch.float64)
     for i in range(len(problem.curves) - 1, -1, -1):
@@ -54,21 +55,24 @@ def initial_multipliers(problem: Problem, goal: Objective, forms: int, bend: flo
         else:
             s = pull[curve.columns].clone()
             t = m[f"t{i}"] = torch.full_like(s, _top(curvature[curve.columns, curve.columns]))
-            m[f"e{i}"], m[f"s{i}"] = torch.zeros_like(s), s
+            m[f"e{i}"], m[f"s{i}"] = torch.zeros_like(s), s - 2 * t * start[curve.columns]
         width = (curve.hi - curve.lo).clamp_min(1e-12)
         lo, hi = (curve.scalar.curve(e * curve.unit) / curve.unit for e in (curve.lo, curve.hi))
-        m[f"r{i}"] = s * (hi - lo) / width
+        slope = s * (hi - lo) / width
         steep = curve.scalar.slope**2
-        m[f"theta{i}"] = bend * (s.abs() + 0.03 * float(s.abs().mean())) + steep * t + 1e-9
-        pull = pull + curve.matrix.T @ (m[f"r{i}"] + 2 * m[f"theta{i}"] * curve.offset)
+        size = (s.abs() + 0.03 * float(s.abs().mean())) / width.clamp_max(1.0)
+        theta = m[f"theta{i}"] = bend * size + steep * t + 1e-9
+        m[f"r{i}"] = slope - 2 * theta * arguments[i]
+        pull = pull + curve.matrix.T @ slope
         curvature = curvature + curve.matrix.T @ (m[f"theta{i}"][:, None] * curve.matrix)
     for j, box in enumerate(problem.boxes):
-        m[f"bs{j}"] = pull[box.columns].clone()
-        m[f"bt{j}"] = torch.full_like(box.lo, _top(curvature[box.columns, box.columns]))
-    kappa = [
-        _top(curvature[b.columns, b.columns]) + 0.5 * float(pull[b.columns].norm()) / b.radius
-        for b in problem.balls
-    ]
+        t = m[f"bt{j}"] = torch.full_like(box.lo, _top(curvature[box.columns, box.columns]))
+        m[f"bs{j}"] = pull[box.columns] - 2 * t * start[box.columns]
+    kappa = []
+    for ball in problem.balls:
+        root = rounding_root(ball.gram)
+        top = _top(root.T @ curvature[ball.columns, ball.columns] @ root)
+        kappa.append(top + 0.5 * float((pull[ball.columns] @ root).norm()) / ball.radius)
     m["kappa"] = torch.tensor(kappa, dtype=torch.float64)
     m["omega"] = m["kappa"].clone()
     m["n"] = torch.zeros(forms, forms, dtype=torch.float64)

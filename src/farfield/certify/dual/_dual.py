@@ -111,6 +111,7 @@ class Dual:
         self.round = [
             b.gram.shape[0] == 0 or bool((b.gram == torch.eye(b.gram.shape[0])).all()) for b in problem.balls
         ]
+        self.start, self.start_arguments = problem.reference()
         self.weights = torch.ones(problem.size, dtype=self.dtype)
         self.ray: Tensor | None = None
         self.shift = 0.0
@@ -139,7 +140,8 @@ class Dual:
     def forms(self, x: Tensor, z: list[Tensor], homogeneous: bool = False) -> Tensor:
         """Every non-negative form at x."""
         one = torch.full((1,), 0.0 if homogeneous else 1.0, dtype=self.dtype)
-        parts = [one, self.problem.cone @ x]
+        cone = self.problem.cone @ x
+        parts = [one, cone if homogeneous else cone + self.problem.cone_offset]
         for i, a, b, c in self.groups:
             columns = self.problem.curves[i].columns
             assert columns is not None
@@ -224,7 +226,7 @@ class Dual:
         return total
 
     def _offsets(self) -> Tensor:
-        parts = [torch.ones(1, dtype=self.dtype), torch.zeros(self.heads - 1, dtype=self.dtype)]
+        parts = [torch.ones(1, dtype=self.dtype), self.problem.cone_offset]
         parts += [b * self.problem.curves[i].offset + c for i, _, b, c in self.groups]
         return torch.cat(parts)
 

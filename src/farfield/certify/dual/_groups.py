@@ -5,8 +5,8 @@ and linear multipliers r and s of their own. The matrix H of the joint part is o
 factorization for all of them; for the arguments of a layer's neurons one group is nearly as good as one each
 (decision 0034).
 
-The search moves r and d instead of r and s: s = (what r of the later curves pulls at y) + d − E·offset, so that a
-change of one layer's slopes reaches the layers before it at once. E begins at −T: for a ReLU y² = yz costs nothing.
+The search moves R and d instead of r and s, as :mod:`farfield.certify.dual._coordinates` has them, so that a change
+of one layer's slopes reaches the layers before it at once. E begins at −T: for a ReLU y² = yz costs nothing.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class GroupDual:
         self.spans = [span(c.matrix) for c in problem.curves]
         self.compact = [c.matrix[:, s].contiguous() for c, s in zip(problem.curves, self.spans, strict=True)]
         self.tiled = [_tiled(c, self.groups * self.each) for c in problem.curves]
+        self.start, self.start_arguments = problem.reference()
         self.roots = [rounding_root(b.gram) for b in problem.balls]
         self.root = torch.eye(problem.size, dtype=torch.float64)
         for ball, root in zip(problem.balls, self.roots, strict=True):
@@ -163,26 +164,29 @@ class GroupDual:
         shift = (m["room"] - torch.linalg.eigvalsh(hessian)[:, 0]).clamp_min(0.0)
         hessian = hessian + shift[:, None, None] * torch.eye(problem.size, dtype=torch.float64)
         factor, pull, total = m["factor"], goals.linear, goals.offset
+        total = total + goals.linear @ self.start
         linear: dict[int, Tensor] = {}
         made: Multipliers = {"factor": factor}
         for i in range(len(problem.curves) - 1, -1, -1):
-            curve, theta = problem.curves[i], m[f"theta{i}"]
+            curve, theta, z = problem.curves[i], m[f"theta{i}"], self.start_arguments[i]
             if curve.columns is None:
                 own = goals.last[i]
                 assert own is not None
-                s, t, e = own, torch.zeros_like(theta), torch.zeros_like(theta)
+                s, t, e, y = own, torch.zeros_like(theta), torch.zeros_like(theta), torch.zeros_like(z)
+                quadratic = [factor[:, :, None] * part[:, None] for part in (t, e, theta)]
             else:
                 t = m[f"t{i}"] + shift[:, None] * weights[:, curve.columns]
-                e = m[f"e{i}"] * m[f"t{i}"]
-                s = pull[:, :, curve.columns] + m[f"d{i}"] - factor[:, :, None] * e[:, None] * curve.offset
+                e, y = m[f"e{i}"] * m[f"t{i}"], self.start[curve.columns]
+                quadratic = [factor[:, :, None] * part[:, None] for part in (t, e, theta)]
+                s = pull[:, :, curve.columns] + m[f"d{i}"] - quadratic[1] * z - 2 * quadratic[0] * y
                 linear[curve.columns.start] = -m[f"d{i}"]
                 made |= {f"t{i}": t, f"e{i}": e, f"s{i}": s}
-            quadratic = [factor[:, :, None] * part[:, None] for part in (t, e, theta)]
-            r = m[f"r{i}"] - 2 * quadratic[2] * curve.offset
+                total = total - ((s + quadratic[0] * y + quadratic[1] * z) * y).sum(2)
+            r = m[f"r{i}"] - 2 * quadratic[2] * z + quadratic[1] * y
             made |= {f"theta{i}": theta, f"r{i}": r}
             own_part = separable(self.tiled[i], *(v.reshape(-1) for v in (s, *quadratic, r)))
             total = total + own_part.reshape(*total.shape, -1).sum(2)
-            total = total + (quadratic[2] * curve.offset.square() + r * curve.offset).sum(2)
+            total = total + ((quadratic[2] * z + r) * z).sum(2)
             pull = pull + self._back(i, m[f"r{i}"])
         kappa = m["kappa"] + shift[:, None] * torch.stack(
             [weights[:, b.columns.start] for b in problem.balls], 1

@@ -95,7 +95,7 @@ def subproblem(problem: Problem, target: int) -> tuple[Problem, tuple[int, ...],
     small = Problem(
         begin, tuple(made), (), tuple(curves), goal.matrix[:, pick], goal.magnitude[:, pick],
         tuple(last), tuple(rough), goal.offset, goal.offset_magnitude,
-        torch.zeros(0, begin, dtype=torch.float64), torch.zeros(0, dtype=torch.float64),
+        torch.zeros(0, begin, dtype=torch.float64), *torch.zeros(2, 0, dtype=torch.float64),
     )  # fmt: skip
     return small, tuple(needed), tuple(balls)
 

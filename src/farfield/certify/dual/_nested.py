@@ -11,9 +11,9 @@ multipliers enter with τ in place of 1, and their one-dimensional maxima m as m
 
     outer Lagrangian at (Fx̂ + bτ, y) + τ²·(inner Lagrangian at x̂/τ) − κkετ² + ν·(inner forms at (τ, x̂), all ≥ 0) ,
 
-a quadratic in (τ, x̂, y) again. On an ellipsoid that no domain cuts xᵀGx = 1 holds, not only ≤, and its multiplier may
-have either sign: κ − ``floor``. The search begins where the quadratic is positive definite: at the plain problem's
-multipliers plus a share of an *anchor*, inner multipliers that prove ‖c‖²/k ≥ s² > 0 at every input.
+a quadratic in (τ, x̂, y) again. On an ellipsoid that no region makes smaller xᵀGx = 1 holds, not only ≤, and its
+multiplier may have either sign: κ − ``floor``. The search begins where the quadratic is positive definite: at the
+plain problem's multipliers plus a share of an *anchor*, inner multipliers that prove ‖c‖²/k ≥ s² > 0 at every input.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from torch import Tensor
 from farfield._budget import Clock
 from farfield.certify._cone import Cone
 from farfield.certify.affine import Network
+from farfield.certify.dual._assembly import NoProblemError, build_problem
 from farfield.certify.dual._barrier import Quadratic, follow, peak
 from farfield.certify.dual._dual import Dual, Multipliers, Objective
-from farfield.certify.dual._problem import NoProblemError, Problem, build_problem
+from farfield.certify.dual._problem import Problem
 
 __all__ = ["Anchor", "Nested", "NestedMultipliers", "find_anchor", "nest", "optimize_nested"]
 
@@ -130,7 +131,7 @@ class _InnerForm:
         none = torch.zeros(problem.size, dtype=torch.float64)
         self.dual = Dual(problem, Objective(none, tuple(None for _ in problem.curves), 0.0))
         self.none = none
-        self.equal = torch.tensor([b.parametrized and b.cut is None for b in problem.balls])
+        self.equal = torch.tensor([b.parametrized and b.enclosure is None for b in problem.balls])
         rows = [self.dual.forms(none, self.dual.arguments(none))]
         rows += [
             self.dual.forms(unit, self.dual.arguments(unit, True), True)

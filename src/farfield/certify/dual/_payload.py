@@ -40,11 +40,12 @@ def publish(
         )
     norms: dict[str, NormMultipliers] = {}
     for j, (name, scale, ball) in enumerate(_balls(network, problem)):
-        mu = () if ball.cut is None else tuple(ball.cut.tolist())
         before = norms.get(name, NormMultipliers(ball.parametrized, (), ()))
         kappa = float(m["kappa"][j]) / scale**2
         omega = float(m["omega"][j]) / scale**2 if ball.centered else 0.0
-        norms[name] = NormMultipliers(ball.parametrized, (*before.kappa, kappa), (*before.omega, omega), mu)
+        norms[name] = NormMultipliers(
+            ball.parametrized, (*before.kappa, kappa), (*before.omega, omega), enclosure=ball.enclosure
+        )
     boxes = {
         network.blocks[box.block].node: BoxMultipliers(
             m[f"bt{j}"] / box.scale**2, m[f"bs{j}"] / box.scale, box.lo * box.scale, box.hi * box.scale

@@ -4,42 +4,32 @@
 
 A norm met straight behind the homogeneous input is *parametrized*, not only enclosed: on the ellipsoid
 {u : uᵀGu = 1}, G = CᵀC/count + ε e_t e_tᵀ, its value is C u exactly, so the ball has the input's dimension plus one
-instead of the layer's width. Every other norm is its image: ‖y‖ ≤ ρ, Σy = 0 where it centers. Over a domain G has
-the forms of its cone added (:mod:`farfield.certify._cone`), and uᵀGu ≤ 1.
+instead of the layer's width. Every other norm is its image: ‖y‖ ≤ ρ, Σy = 0 where it centers. Over a region the u
+lie in a smaller ellipsoid with a center p of its own (:mod:`farfield.certify._enclosure`), and x is u − p.
 
 All variables are scaled by powers of two, which round nothing.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from farfield.certify._cone import Cone
-from farfield.certify._rounding import TINY, gamma, row_norms, spectral_bound, with_room
-from farfield.certify.affine import UNIT, Block, Form, Network
-from farfield.errors import FarfieldError
-from farfield.gaussian import ScalarFunction, scalar_function
+from farfield.certify._proofs import Enclosure
+from farfield.gaussian import ScalarFunction
 
-__all__ = ["Ball", "Box", "Curve", "NoProblemError", "Problem", "build_problem"]
-
-
-SPARE = 1e-6
-"""Ranges are widened by this much of themselves."""
-
-
-class NoProblemError(FarfieldError):
-    """The network can't be written as a maximization of this kind; the message says why."""
+__all__ = ["Ball", "Box", "Curve", "Problem"]
 
 
 @dataclass(frozen=True)
 class Ball:
-    """xᵀ gram x ≤ radius² for the variables of ``columns``; with Σx = 0 where ``centered``."""
+    """xᵀ gram x ≤ radius² for the variables of ``columns``; with Σx = 0 where ``centered``.
+
+    Over a region ``gram`` is as good as float64 makes it: only the checker proves what rests on an ``enclosure``.
+    """
 
     columns: slice
     gram: Tensor
@@ -48,8 +38,8 @@ class Ball:
     centered: bool
     block: int
     parametrized: bool = False
-    cut: Tensor | None = None
-    """μ of the domain's forms, which are part of ``gram`` then."""
+    enclosure: Enclosure | None = None
+    """The weights that make ``gram`` what it is over a region."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +87,34 @@ class Problem:
     offset: Tensor
     offset_magnitude: Tensor
     cone: Tensor
-    """(rows, size): rows·x is never negative."""
+    """(rows, size): rows·x + cone_offset is never negative."""
+    cone_offset: Tensor
     cone_scale: Tensor
     """(rows,): the units of those rows."""
+
+    def reference(self) -> tuple[Tensor, list[Tensor]]:
+        """(x₀, every curve's argument there): a point near the variables' ranges, with 0 where a range holds it."""
+        x = torch.zeros(self.size, dtype=self.objective.dtype)
+        for box in self.boxes:
+            x[box.columns] = _nearby(box.lo, box.hi)
+        arguments = []
+        for curve in self.curves:
+            arguments.append(curve.matrix @ x + curve.offset)
+            if curve.columns is not None:
+                low, high = curve.scalar.rough_image(curve.lo * curve.unit, curve.hi * curve.unit)
+                x[curve.columns] = _nearby(low / curve.unit, high / curve.unit)
+        return x, arguments
 
     def to(self, dtype: torch.dtype) -> Problem:
         """The same in another type: for a search, never for a proof."""
         made = _cast(self, dtype)
         assert isinstance(made, Problem)
         return made
+
+
+def _nearby(lo: Tensor, hi: Tensor) -> Tensor:
+    """0 where a range holds it, else the middle."""
+    return torch.where((lo > 0) | (hi < 0), lo + 0.5 * (hi - lo), torch.zeros_like(lo))
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
@@ -117,369 +126,3 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, Problem | Ball | Box | Curve):
         return replace(value, **{f.name: _cast(getattr(value, f.name), dtype) for f in fields(value)})
     return value
-
-
-def build_problem(
-    network: Network,
-    sizes: Mapping[int, Tensor] | None = None,
-    limit: int = 3000,
-    cone: Cone | None = None,
-    keep: bool = False,
-) -> Problem:
-    """The maximization problem of a network's output.
-
-    Parameters
-    ----------
-    network
-        From :func:`farfield.certify.affine.build_network`.
-    sizes
-        Curve → typical |z| of each entry, from a few evaluations: units only, no claim rests on them.
-    cone
-        The domain in homogeneous coordinates; every input by default.
-    keep
-        Whether every curve is a variable, also one that enters nothing but the output.
-
-    Raises
-    ------
-    NoProblemError
-        If the output depends on something that is neither bounded nor described, or on more than ``limit`` variables.
-    """
-    return _Assembly(network, sizes or {}, limit, cone, keep).build()
-
-
-class _Assembly:
-    def __init__(
-        self,
-        network: Network,
-        sizes: Mapping[int, Tensor],
-        limit: int,
-        cone: Cone | None = None,
-        keep: bool = False,
-    ) -> None:
-        self.network, self.sizes, self.limit, self.inputs = network, sizes, limit, cone
-        self.needed = network.needed()
-        feeding = {
-            b
-            for i in self.needed
-            if network.blocks[i].kind == "curve"
-            for b in _form(network.blocks[i]).matrices
-        }
-        self.kept = [i for i in self.needed if keep or network.blocks[i].kind != "curve" or i in feeding]
-        self.columns: dict[int, slice] = {}
-        self.scale: dict[int, Tensor] = {}
-        self.maps: dict[int, tuple[Tensor, Tensor]] = {}
-        self.balls: list[Ball] = []
-        self.boxes: list[Box] = []
-        self.curves: list[Curve] = []
-        self.cone: list[tuple[slice, Tensor]] = []
-        self.cone_scale: list[float] = []
-        self.norms: dict[int, float] = {}
-        self.ranges: dict[int, tuple[Tensor, Tensor]] = {}
-        self.support: dict[int, Tensor] = {}
-        self.size = 0
-
-    def build(self) -> Problem:
-        for index in self.needed:
-            block = self.network.blocks[index]
-            if block.kind == "norm":
-                self._norm(index, block)
-            elif block.kind == "box":
-                self._box(index, block)
-            elif block.kind == "curve":
-                self._curve(index, block)
-            else:
-                raise NoProblemError("the output depends on the input itself, without a bound on the way")
-        curves = tuple(self._widened(c) for c in self.curves)
-        output = self.network.output
-        objective, magnitude = self._row(output, skip={c.block for c in curves if c.columns is None})
-        last, last_magnitude = [], []
-        for curve in curves:
-            inside = curve.columns is None and curve.block in output.matrices
-            last.append(output.matrices[curve.block] * curve.unit if inside else None)
-            last_magnitude.append(output.magnitudes[curve.block] * curve.unit if inside else None)
-        cone = torch.zeros(len(self.cone), self.size, dtype=torch.float64)
-        for row, (columns, values) in enumerate(self.cone):
-            cone[row, columns] = values
-        return Problem(
-            self.size,
-            tuple(self.balls),
-            tuple(self.boxes),
-            curves,
-            objective,
-            magnitude,
-            tuple(last),
-            tuple(last_magnitude),
-            output.offset,
-            output.offset_magnitude,
-            cone,
-            torch.tensor(self.cone_scale, dtype=torch.float64),
-        )
-
-    # -- sources -----------------------------------------------------------------------------------------------
-
-    def _place(self, index: int, size: int, scale: Tensor) -> slice:
-        self.size += size
-        if self.size > self.limit:
-            raise NoProblemError(f"the output depends on more than {self.limit} variables")
-        self.columns[index] = slice(self.size - size, self.size)
-        self.scale[index] = scale
-        return self.columns[index]
-
-    def _box(self, index: int, block: Block) -> None:
-        lo, hi = block.lo, block.hi
-        assert lo is not None
-        assert hi is not None
-        if not bool((torch.isfinite(lo) & torch.isfinite(hi)).all()):
-            raise NoProblemError(f"no range is known for {block.node!r}")
-        scale = _power_of_two(torch.maximum(lo.abs(), hi.abs()))
-        columns = self._place(index, block.size, scale)
-        self.boxes.append(Box(columns, lo / scale, hi / scale, scale, index))
-        self.ranges[index] = (lo / scale, hi / scale)
-        self.norms[index] = float(torch.linalg.vector_norm(torch.maximum(lo.abs(), hi.abs()) / scale)) * (
-            1 + 1e-12
-        )
-
-    def _norm(self, index: int, block: Block) -> None:
-        if not self._parametrized(index, block):
-            self._image(index, block)
-
-    def _image(self, index: int, block: Block) -> None:
-        groups = block.groups
-        assert groups is not None
-        scale = torch.full(
-            (block.size,),
-            float(_power_of_two(torch.tensor(block.radius, dtype=torch.float64))),
-            dtype=torch.float64,
-        )
-        columns = self._place(index, block.size, scale)
-        if groups.shape[0] > 1:  # variables of a group side by side
-            order = torch.zeros(block.size, block.size, dtype=torch.float64)
-            order[groups.reshape(-1), torch.arange(block.size)] = 1.0
-            self.maps[index] = (order, torch.zeros_like(order))
-        width = groups.shape[1]
-        eye = torch.eye(width, dtype=torch.float64)
-        radius = block.radius / float(scale[0])
-        for group in range(groups.shape[0]):
-            start = columns.start + group * width
-            self.balls.append(
-                Ball(slice(start, start + width), eye, torch.zeros_like(eye), radius, block.centered, index)
-            )
-        reach = radius * (math.sqrt(1.0 - 1.0 / width) if block.centered and width > 1 else 1.0) * (1 + 1e-14)
-        self.ranges[index] = (torch.full_like(scale, -reach), torch.full_like(scale, reach))
-        # Behind a map (several groups) a layer is bounded through its own value: its length is in natural units then.
-        unit = float(scale[0]) if groups.shape[0] > 1 else 1.0
-        self.norms[index] = radius * unit * math.sqrt(groups.shape[0]) * (1 + 1e-14)
-
-    def _parametrized(self, index: int, block: Block) -> bool:
-        form, groups = block.form, block.groups
-        if form is None or groups is None or form.degree != 1 or groups.shape[0] != 1 or block.norm_eps <= 0:
-            return False
-        sources = list(form.matrices)
-        if len(sources) != 1 or self.network.blocks[sources[0]].kind != "input" or sources[0] in self.columns:
-            return False
-        width = self.network.blocks[sources[0]].size
-        if width > groups.shape[1] - 1:
-            return False
-        matrix, magnitude = form.matrices[sources[0]].clone(), form.magnitudes[sources[0]].clone()
-        matrix[:, -1] += form.offset
-        magnitude[:, -1] += form.offset_magnitude + matrix[:, -1].abs()
-        if block.centered:
-            mean = matrix.mean(0, keepdim=True)
-            magnitude = (
-                magnitude
-                + magnitude.mean(0, keepdim=True)
-                + (matrix.shape[0] + 4) * (matrix.abs() + matrix.abs().mean(0, keepdim=True))
-            )
-            matrix = matrix - mean
-        scale = _power_of_two(torch.linalg.vector_norm(matrix, dim=0) / block.radius).reciprocal()
-        matrix, magnitude = matrix * scale, magnitude * scale
-        gram = matrix.T @ matrix / block.count
-        size = (matrix.abs() + UNIT * magnitude).T
-        gram_magnitude = (size @ (magnitude + (matrix.shape[0] + 4) * matrix.abs())) * (2.0 / block.count)
-        gram[-1, -1] += block.norm_eps * float(scale[-1]) ** 2
-        gram_magnitude[-1, -1] += gram[-1, -1]
-        cut = None
-        if self.inputs is not None:
-            gram, gram_magnitude, cut = _cut(self.inputs, gram, gram_magnitude, scale)
-        whitened = _whitening(gram, gram_magnitude)
-        if whitened is None:
-            return False
-        root, shrink = whitened
-        columns = self._place(index, width, scale)
-        # The variables are those of the input: x = u / scale, and the norm's value is matrix @ x.
-        self.scale[index] = torch.ones_like(scale)
-        self.maps[index] = (matrix, magnitude)
-        self.balls.append(Ball(columns, gram, gram_magnitude, 1.0, False, index, parametrized=True, cut=cut))
-        t = torch.zeros(width, dtype=torch.float64)
-        t[-1] = 1.0
-        self.cone.append((columns, t))
-        self.cone_scale.append(float(scale[-1]))
-        self.support[index] = root / shrink
-        self.norms[index] = block.radius * (1 + 1e-14)
-        return True
-
-    # -- curves ------------------------------------------------------------------------------------------------
-
-    def _curve(self, index: int, block: Block) -> None:
-        form = _form(block)
-        if form.degree:
-            raise NoProblemError(f"{block.node!r} is reached from the input without a norm on the way")
-        matrix, magnitude = self._row(form)
-        lo, hi = self._range(form, matrix, magnitude)
-        if block.lo is not None and block.hi is not None:
-            lo, hi = torch.maximum(lo, block.lo), torch.minimum(hi, block.hi)
-        lo, hi = torch.minimum(lo, hi), torch.maximum(lo, hi)
-        spare = SPARE * torch.maximum(
-            lo.abs(), hi.abs()
-        )  # room for a checker that computes ranges its own way
-        lo, hi = lo - spare, hi + spare
-        if not bool((torch.isfinite(lo) & torch.isfinite(hi)).all()):
-            raise NoProblemError(f"no range is known for the argument of {block.node!r}")
-        reach = torch.maximum(lo.abs(), hi.abs())
-        typical = self.sizes.get(index)
-        if typical is not None:
-            reach = torch.minimum(reach, torch.maximum(typical, typical.mean() / 8 + 1e-12))
-        unit = _power_of_two(reach)
-        function = scalar_function(block.op, block.attributes)
-        assert function is not None
-        columns = self._place(index, block.size, unit) if index in self.kept else None
-        self.curves.append(
-            Curve(
-                columns,
-                matrix / unit[:, None],
-                magnitude / unit[:, None],
-                form.offset / unit,
-                form.offset_magnitude / unit,
-                lo / unit,
-                hi / unit,
-                unit,
-                function,
-                index,
-            )
-        )
-        low, high = function.rough_image(lo, hi)
-        self.ranges[index] = (low / unit, high / unit)
-        size = torch.maximum(low.abs(), high.abs()) / unit
-        self.norms[index] = min(
-            float(torch.linalg.vector_norm(size)) * (1 + 1e-12),
-            self._lipschitz(form, block, unit, function),
-        )
-
-    def _lipschitz(self, form: Form, block: Block, unit: Tensor, function: ScalarFunction) -> float:
-        """‖y/unit‖ ≤ ‖σ(b)/unit‖ + L Σ ‖F/unit‖₂ ‖x‖, |σ(z) − σ(b)| ≤ L|z − b|."""
-        total = 0.0
-        for b in form.matrices:
-            piece, _ = self._mapped(form, b)
-            # Variables behind a map are bounded through the block's own value.
-            direct = form.matrices[b] if b in self.maps else piece
-            total += spectral_bound(direct / unit[:, None]) * self.norms[b]
-        base = torch.linalg.vector_norm(function.curve(form.offset) / unit)
-        return (float(base) + with_room(function.slope) * total) * (1 + 1e-9) + 1e-12
-
-    def _range(self, form: Form, matrix: Tensor, magnitude: Tensor) -> tuple[Tensor, Tensor]:
-        """z's range: per source the better of the ball and the box, and all of it against Cauchy–Schwarz."""
-        half = torch.zeros_like(form.offset)
-        middle = form.offset.clone()
-        size = form.offset_magnitude.clone()
-        for b in form.matrices:
-            piece, piece_magnitude = self._mapped(form, b)
-            direct = form.matrices[b] if b in self.maps else piece
-            reach = row_norms(direct) * self.norms[b]
-            if b in self.support:
-                reach = torch.minimum(
-                    reach, row_norms(piece @ self.support[b]) * (1 + gamma(4 * piece.shape[1] + 8))
-                )
-            elif b not in self.maps and b in self.ranges:
-                lo, hi = self.ranges[b]
-                center, radius = (lo + hi) / 2, (hi - lo) / 2 * (1 + 1e-14)
-                around = (piece.abs() @ radius) * (1 + gamma(piece.shape[1] + 4))
-                plain = reach < around
-                middle = middle + torch.where(plain, torch.zeros_like(around), piece @ center)
-                size = size + (piece.shape[1] + 4) * (piece.abs() @ center.abs())
-                reach = torch.where(plain, reach, around)
-            half = half + reach
-            size = size + row_norms(piece_magnitude + 8 * piece.abs()) * max(1.0, self.norms[b]) * 8
-        size = size + 8 * (middle.abs() + half)
-        slack = UNIT * size + TINY
-        return middle - half - slack, middle + half + slack
-
-    def _widened(self, curve: Curve) -> Curve:
-        pad = self.size - curve.matrix.shape[1]
-        wide = [torch.nn.functional.pad(t, (0, pad)) for t in (curve.matrix, curve.magnitude)]
-        return Curve(
-            curve.columns,
-            wide[0],
-            wide[1],
-            curve.offset,
-            curve.offset_magnitude,
-            curve.lo,
-            curve.hi,
-            curve.unit,
-            curve.scalar,
-            curve.block,
-        )
-
-    # -- forms in the problem's variables ----------------------------------------------------------------------
-
-    def _mapped(self, form: Form, block: int) -> tuple[Tensor, Tensor]:
-        matrix, magnitude = form.matrices[block], form.magnitudes[block]
-        if block in self.maps:
-            inner, inner_magnitude = self.maps[block]
-            length = inner.shape[0]
-            magnitude = magnitude @ inner.abs() + matrix.abs() @ (
-                inner_magnitude + (length + 4) * inner.abs()
-            )
-            matrix = matrix @ inner
-        scale = self.scale[block]
-        return matrix * scale, magnitude * scale
-
-    def _row(self, form: Form, skip: set[int] | None = None) -> tuple[Tensor, Tensor]:
-        matrix = torch.zeros(form.size, self.size, dtype=torch.float64)
-        magnitude = torch.zeros_like(matrix)
-        for b in form.matrices:
-            if skip and b in skip:
-                continue
-            piece, size = self._mapped(form, b)
-            matrix[:, self.columns[b]] += piece
-            magnitude[:, self.columns[b]] += size
-        return matrix, magnitude
-
-
-def _cut(cone: Cone, gram: Tensor, magnitude: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gram matrix with the domain's forms added, in the variables u/scale; and their μ."""
-    plain = gram / scale[:, None] / scale  # powers of two: exact
-    mu = cone.weights(plain)
-    added, rough = cone.quadratic(mu)
-    added, rough = (part * scale[:, None] * scale for part in (added, rough))
-    return gram + added, magnitude + rough + 2 * (gram.abs() + added.abs()), mu
-
-
-def _form(block: Block) -> Form:
-    assert block.form is not None
-    return block.form
-
-
-def _power_of_two(value: Tensor) -> Tensor:
-    """The power of two next above, 1 for 0."""
-    safe = torch.where(value > 0, value.clamp(1e-150, 1e150), torch.ones_like(value))
-    return torch.exp2(torch.ceil(torch.log2(safe.to(torch.float64))))
-
-
-def _whitening(gram: Tensor, magnitude: Tensor) -> tuple[Tensor, float] | None:
-    """(W, s) with ‖p‖ ≤ ‖G^{1/2} W p‖ / s for every p: the ellipsoid {uᵀGu ≤ 1} lies in W·(ball of radius 1/s).
-
-    From a computed W ≈ G^{-1/2} by ‖I − WᵀGW‖ ≤ δ < 1, s = √(1 − δ), rounding included; ``None`` where G is too
-    close to singular.
-    """
-    factor, info = torch.linalg.cholesky_ex(gram)
-    if int(info):
-        return None
-    size = gram.shape[0]
-    root = torch.linalg.solve_triangular(factor.T, torch.eye(size, dtype=gram.dtype), upper=True)
-    product = root.T @ gram @ root
-    error = gamma(3 * size + 8) * (root.abs().T @ gram.abs() @ root.abs())
-    error = error + 2 * UNIT * (root.abs().T @ magnitude @ root.abs())
-    delta = float(((product - torch.eye(size, dtype=gram.dtype)).abs() + error).sum(1).max()) * (1 + 1e-12)
-    if not delta < 1e-3 or bool((torch.diagonal(root) == 0).any()):
-        return None
-    return root, math.sqrt(1.0 - delta) * (1 - 1e-15)

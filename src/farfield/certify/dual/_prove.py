@@ -105,6 +105,12 @@ class _Sum:
         self.size = self.size + size
         self.error = self.error + error
 
+    def put(self, rows: slice, value: Tensor, size: Tensor, error: Tensor) -> None:
+        """Add what stands in some rows, one half of it there and the other in the columns."""
+        for whole, part in ((self.value, value), (self.size, size), (self.error, error)):
+            whole[rows] += 0.5 * part
+            whole[:, rows] += 0.5 * part.T
+
 
 def _joint(problem: Problem, goal: Objective, m: Multipliers, output: int | None) -> float | None:
     """γ, proved; ``None`` where H is not positive by a margin that float64 can show."""
@@ -132,55 +138,49 @@ def _bordered(problem: Problem, goal: Objective, m: Multipliers, output: int | N
     """The bordered matrix for γ = 0, and an entrywise bound on its error."""
     size = problem.size
     blank = torch.zeros(size + 1, size + 1, dtype=torch.float64)
-    total = _Sum(blank, blank, blank)
+    total = _Sum(blank, blank.clone(), blank.clone())
 
     def quadratic(rows: Tensor, rough: Tensor, weight: Tensor) -> None:
         """− Σ weight_jk row_j(x) row_k(x), rows over (1, x) with data error ``rough``."""
         sizes = rows.abs() + UNIT * rough
-        pulled, pulled_size = weight @ rows, weight.abs() @ sizes
+        times = torch.mul if weight.ndim == 1 else torch.matmul
+        weight = weight[:, None] if weight.ndim == 1 else weight
+        pulled, pulled_size = times(weight, rows), times(weight.abs(), sizes)
         total.add(-(rows.T @ pulled), sizes.T @ pulled_size, 2 * (rough.T @ pulled_size))
 
-    def product(left: Tensor, left_rough: Tensor, weight: Tensor, right: Tensor, right_rough: Tensor) -> None:
-        """+ Σ weight_j left_j(x) right_j(x), symmetrized."""
-        half = left.T @ (weight[:, None] * right)
-        left_size, right_size = left.abs() + UNIT * left_rough, right.abs() + UNIT * right_rough
-        half_size = left_size.T @ (weight.abs()[:, None] * right_size)
-        rough = left_rough.T @ (weight.abs()[:, None] * right_size) + left_size.T @ (
-            weight.abs()[:, None] * right_rough
-        )
-        total.add(0.5 * (half + half.T), 0.5 * (half_size + half_size.T), 0.5 * (rough + rough.T))
+    def beside(columns: slice, weight: Tensor, rows: Tensor, rough: Tensor) -> None:
+        """+ Σ weight_j x_j row_j(x), symmetrized, x_j the variables of these columns."""
+        weight, sizes = weight[:, None], rows.abs() + UNIT * rough
+        at = slice(columns.start + 1, columns.stop + 1)
+        total.put(at, weight * rows, weight.abs() * sizes, weight.abs() * rough)
 
-    one = torch.zeros(1, size + 1, dtype=torch.float64)
-    one[0, 0] = 1.0
-    zero = torch.zeros_like(one)
+    def linear(weight: Tensor, rows: Tensor, rough: Tensor) -> None:
+        """+ Σ weight_j row_j(x)."""
+        weight, sizes = weight[None], rows.abs() + UNIT * rough
+        total.put(slice(0, 1), weight @ rows, weight.abs() @ sizes, weight.abs() @ rough)
 
-    def linear(row: Tensor, rough: Tensor) -> None:
-        """− row(x)."""
-        product(one, zero, -torch.ones(1, dtype=torch.float64), row[None], rough[None])
-
-    row, rough = torch.zeros(size + 1, dtype=torch.float64), torch.zeros(size + 1, dtype=torch.float64)
-    row[0], row[1:] = goal.offset, goal.linear
+    row, rough = torch.zeros(1, size + 1, dtype=torch.float64), torch.zeros(1, size + 1, dtype=torch.float64)
+    row[0, 0], row[0, 1:] = goal.offset, goal.linear
     if output is not None:
-        rough[0], rough[1:] = float(problem.offset_magnitude[output]), problem.objective_magnitude[output]
-    linear(row, rough)
+        rough[0, 0] = problem.offset_magnitude[output]
+        rough[0, 1:] = problem.objective_magnitude[output]
+    linear(-torch.ones(1, dtype=torch.float64), row, rough)
     arguments: list[tuple[Tensor, Tensor]] = []
     for i, curve in enumerate(problem.curves):
         z = torch.cat([curve.offset[:, None], curve.matrix], 1)
         z_rough = torch.cat([curve.offset_magnitude[:, None], curve.magnitude], 1)
         arguments.append((z, z_rough))
-        product(z, z_rough, -m[f"theta{i}"], z, z_rough)
-        product(one.expand(z.shape[0], -1), zero.expand(z.shape[0], -1), -m[f"r{i}"], z, z_rough)
+        quadratic(z, z_rough, m[f"theta{i}"])
+        linear(-m[f"r{i}"], z, z_rough)
         if curve.columns is not None:
             y = _units(curve.columns, size)
-            still = torch.zeros_like(y)
-            product(y, still, m[f"t{i}"], y, still)
-            product(y, still, m[f"e{i}"], z, z_rough)
-            product(one.expand(y.shape[0], -1), zero.expand(y.shape[0], -1), m[f"s{i}"], y, still)
+            beside(curve.columns, m[f"t{i}"], y, torch.zeros_like(y))
+            beside(curve.columns, m[f"e{i}"], z, z_rough)
+            linear(m[f"s{i}"], y, torch.zeros_like(y))
     for j, box in enumerate(problem.boxes):
         y = _units(box.columns, size)
-        still = torch.zeros_like(y)
-        product(y, still, m[f"bt{j}"], y, still)
-        product(one.expand(y.shape[0], -1), zero.expand(y.shape[0], -1), m[f"bs{j}"], y, still)
+        beside(box.columns, m[f"bt{j}"], y, torch.zeros_like(y))
+        linear(m[f"bs{j}"], y, torch.zeros_like(y))
     for j, ball in enumerate(problem.balls):
         kappa = m["kappa"][j]
         value, rough = torch.zeros_like(blank), torch.zeros_like(blank)
@@ -190,7 +190,8 @@ def _bordered(problem: Problem, goal: Objective, m: Multipliers, output: int | N
             value[inner, inner] += m["omega"][j]
         value[0, 0] = -kappa * ball.radius**2
         total.add(value, value.abs(), rough)
-    quadratic(*_forms(problem, arguments), m["n"])
+    if bool(m["n"].any()):
+        quadratic(*_forms(problem, arguments), m["n"])
     terms = (
         2 * max([size + 1, m["n"].shape[0], *(c.offset.numel() for c in problem.curves)])
         + 64
@@ -210,8 +211,8 @@ def _forms(problem: Problem, arguments: list[tuple[Tensor, Tensor]]) -> tuple[Te
     size = problem.size
     one = torch.zeros(1, size + 1, dtype=torch.float64)
     one[0, 0] = 1.0
-    cone = torch.cat([torch.zeros(problem.cone.shape[0], 1, dtype=torch.float64), problem.cone], 1)
-    rows, rough = [one, cone], [torch.zeros_like(one), torch.zeros_like(cone)]
+    cone = torch.cat([problem.cone_offset[:, None], problem.cone], 1)
+    rows, rough = [one, cone], [torch.zeros_like(one), 4 * cone.abs()]
     for i, a, b, c in product_forms(problem):
         columns = problem.curves[i].columns
         assert columns is not None

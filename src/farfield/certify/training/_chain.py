@@ -186,10 +186,13 @@ class NormedChain:
             for c in curves
         )  # fmt: skip
         cone = torch.nn.functional.pad(source.cone, (0, size - source.cone.shape[1]))
-        scale = torch.ones(cone.shape[0], dtype=torch.float64)
+        none, scale = (
+            torch.zeros(cone.shape[0], dtype=torch.float64),
+            torch.ones(cone.shape[0], dtype=torch.float64),
+        )
         return Problem(
             size, source.balls, (), wide, objective, zero, tuple(last), (None,) * len(curves), offset, zero, cone,
-            scale,
+            none, scale,
         )  # fmt: skip
 
     # -- the last norm -----------------------------------------------------------------------------------------------

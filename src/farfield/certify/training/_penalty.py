@@ -177,7 +177,7 @@ class MultiplierSearch:
             found = float(total.detach())
             if found < best:
                 best = found
-                self.multipliers = {k: v.detach() for k, v in moved.items()}
+                self.multipliers = {k: v.detach().clone() for k, v in moved.items()}  # Adam writes into some
                 self.point = dual.point
             if steps:
                 self._step(dual, total, found)
