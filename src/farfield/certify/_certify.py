@@ -76,8 +76,8 @@ def certify(
     domain
         Every real input by default; (lower, upper) for a box;
         ``{"kind": "ball", "center": c, "radius": r}``, ``{"kind": "ellipsoid", "center": c, "axes": a}`` (with
-        half-lengths along the axes) or ``{"kind": "halfspace", "normal": n, "offset": c}``; see
-        :class:`~farfield.certify.Certificate`. Over a bounded domain any network has a range, also one that is
+        half-lengths along the axes) or ``{"kind": "halfspace", "normal": n, "offset": c}``, with numbers up to 10¹⁴⁰;
+        see :class:`~farfield.certify.Certificate`. Over a bounded domain any network has a range, also one that is
         unbounded.
     within
         A second domain: its bounds stand beside those of the first, as the certificate's ``within``.

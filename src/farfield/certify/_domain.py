@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +33,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "halfspace": ("normal", "offset"),
 }
 """What a domain of each kind names, over the real inputs flattened and joined."""
+LARGEST = 1e140
+"""Of a domain's finite numbers: norms square what is made of them, and float64 ends at 1.8e308."""
 _WORDS = {
     "all": "every real input",
     "box": "every input of a box",
@@ -119,6 +123,13 @@ def around(
 
 
 def _check(domain: Mapping[str, Any]) -> None:
+    numbers = [v for name in KINDS[domain["kind"]] for v in np.ravel(domain[name])]
+    largest = max((abs(v) for v in numbers if math.isfinite(v)), default=0.0)
+    if largest > LARGEST:
+        raise InvalidValueError(
+            f"The numbers of a domain are at most {LARGEST:g} in size, because float64 holds no squares of much "
+            f"larger ones; received {largest:g}. Leave out domain= for bounds over every input."
+        )
     if domain["kind"] == "box" and not all(
         low <= high for low, high in zip(domain["lower"], domain["upper"], strict=True)
     ):

@@ -14,7 +14,7 @@ that is listed, whichever is more. Then the largest bound is the answer, claim o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -348,8 +348,10 @@ class CellsCheck:
             return np.full_like(met, -math.inf), np.where(outside, -math.inf, top), share
         return met, top, share
 
-    def check(self, proof: Mapping[str, Any], claim: float) -> float:
-        """The bound that a proof's cells give; cells above the claim are halved."""
+    def check(
+        self, proof: Mapping[str, Any], claim: float, stop: Callable[[], bool] = lambda: False
+    ) -> float:
+        """The bound that a proof's cells give; cells above the claim are halved until ``stop()`` is true."""
         matrix, shift = self._coordinates(proof)
         faces = 2 * self.size if self.homogeneous else 1
         trees = proof["trees"]
@@ -375,9 +377,11 @@ class CellsCheck:
             place[:, free], width[:, free] = center[inside], half[inside]
             places.append(place)
             widths.append(width)
-        return self._halved(matrix, shift, np.concatenate(places), np.concatenate(widths), claim)
+        return self._halved(matrix, shift, np.concatenate(places), np.concatenate(widths), claim, stop)
 
-    def _halved(self, matrix: Array, shift: Array, place: Array, width: Array, line: float) -> float:
+    def _halved(
+        self, matrix: Array, shift: Array, place: Array, width: Array, line: float, stop: Callable[[], bool]
+    ) -> float:
         """The largest bound over these cells, halved as long as they exceed the line and there is work left."""
         worst, spent, more = -math.inf, 0.0, 0
         work = max(WORK, FURTHER * self.cost * len(place))
@@ -407,7 +411,7 @@ class CellsCheck:
                 pool = [np.concatenate([old, n[~done]]) for old, n in zip(pool, new, strict=True)]
                 spent += more * self.cost * len(top)
             more, line = 1, max(line, worst)
-            if not (pool[2] > line).any() or spent > work:
+            if not (pool[2] > line).any() or spent > work or stop():
                 return max(worst, float(pool[2].max(initial=-math.inf)))
             order = np.argsort(-pool[2], kind="stable")
             chosen, rest = order[: max(1, self.batch // 2)], order[max(1, self.batch // 2) :]

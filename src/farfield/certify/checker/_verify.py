@@ -92,10 +92,13 @@ def check_program(program: Program, certificate: Any) -> bool:
 
 
 def proof_reader(
-    program: Program, output: str, domain: Mapping[str, Any]
+    program: Program, output: str, domain: Mapping[str, Any], stop: Callable[[], bool] = lambda: False
 ) -> Callable[[Mapping[str, Any]], float]:
-    """Proof ↦ the bound of sign·f that it establishes by this checker's arithmetic; ranges are computed once."""
-    checker = _Over(program, output, domain)
+    """Proof ↦ the bound of sign·f that it establishes by this checker's arithmetic; ranges are computed once.
+
+    No cells are halved any more once ``stop()`` is true: the bound is what they gave until then.
+    """
+    checker = _Over(program, output, domain, stop)
 
     def read(proof: Mapping[str, Any]) -> float:
         with np.errstate(all="ignore"), torch.no_grad():
@@ -385,12 +388,20 @@ def _inputs(program: Program, point: Any) -> list[torch.Tensor]:
 class _Over:
     """Proofs about one output over a domain: by its own program, in homogeneous coordinates, or about every input."""
 
-    def __init__(self, program: Program, output: str, domain: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        output: str,
+        domain: Mapping[str, Any],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         whole = {"kind": "all"}
         self.make: dict[str, Callable[[], _Checker]] = {
-            "domain": lambda: _Checker(output, *_domain(program, domain)),
-            "everywhere": lambda: _Checker(output, *_domain(program, whole)),
-            "cone": lambda: _Checker(output, *_domain(program, whole), cone=_cone(program, domain)),
+            "domain": lambda: _Checker(output, *_domain(program, domain), stop=stop),
+            "everywhere": lambda: _Checker(output, *_domain(program, whole), stop=stop),
+            "cone": lambda: _Checker(
+                output, *_domain(program, whole), cone=_cone(program, domain), stop=stop
+            ),
         }
         self.made: dict[str, _Checker] = {}
 
@@ -430,9 +441,10 @@ class _Checker:
         confined: dict[str, Span],
         unbounded: str | None,
         cone: DomainCone | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.program, self.output, self.confined, self.unbounded = program, output, confined, unbounded
-        self.cone = cone
+        self.cone, self.stop = cone, stop
         self.ranges = Ranges(program, confined)
         self.memo: dict[str, Any] = {}
         self.size = math.prod(int(d) for d in program.node(output).shape)
@@ -471,7 +483,7 @@ class _Checker:
             cells = CellsCheck(
                 self.ranges, self.output, self.confined, self.unbounded, index, sign, self.cone
             )
-            return index, side, cells.check(proof, bound + SPARE / 2 * max(1.0, abs(bound)))
+            return index, side, cells.check(proof, bound + SPARE / 2 * max(1.0, abs(bound)), self.stop)
         if kind == "softmax":
             differences = difference_program(self.program, self.output)
             if differences is None:
