@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -11,6 +12,14 @@ from torch import nn
 import farfield as ff
 from certify.regions import attack
 from farfield.certify import _local, verify_certificate
+from farfield.certify._checks import Checks
+from farfield.certify._solve import published
+from farfield.certify._task import Task
+from farfield.certify.affine import build_network
+from farfield.certify.cells import branch
+from farfield.certify.checker import proof_reader
+from farfield.certify.checker._cells import CellsCheck
+from farfield.graph import capture
 
 F64 = torch.float64
 
@@ -59,3 +68,53 @@ def test_behind_two_norms_cells_are_what_makes_it_tight(monkeypatch):
     others = ff.certify(model, x, domain=domain, time_budget=ff.Budget(steps=200))
     assert verify_certificate(model, both)
     assert 10 * float(both.tightness.max()) < float(others.tightness.max())
+
+
+def test_between_tiny_and_large_a_late_norm_is_bounded_by_cells(monkeypatch):
+    """The checker's bounds of these cells are coarse: it halves them as far as the budget goes."""
+    model, domain, x = net("late"), box(0.05), torch.zeros(1, 7, dtype=F64)
+    made = ff.certify(model, x, domain=domain, time_budget=ff.Budget(steps=200))
+    assert {p["kind"] for p in made.proofs} == {"cells"}
+    assert verify_certificate(model, json.loads(json.dumps(made.to_dict())))
+    monkeypatch.setattr(_local, "MOST_DIMENSIONS", 0)
+    others = ff.certify(model, x, domain=domain, time_budget=ff.Budget(steps=200))
+    assert 5 * float(made.tightness.max()) < float(others.tightness.max())
+
+
+def searched(size=0.05):
+    """A task, and cells of its first entry that the checker does not follow at once."""
+    program = capture(net("late"), torch.zeros(1, 7, dtype=F64), dynamic_batch=False)
+    task = Task.over(program, program.outputs[0], box(size))
+    network = build_network(program, task.output, task.claimed[0], task.boxes)
+    proof, _ = branch(network, 0, 1, time_budget=ff.Budget(steps=20), tolerance=0.0)
+    return task, proof
+
+
+class Ends:
+    """A clock that is over once it was asked so many times."""
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    @property
+    def seconds_left(self):
+        self.asked -= 1
+        return float(self.asked >= 0)
+
+
+def test_cells_are_published_with_what_the_checker_has_proved_by_then(monkeypatch):
+    monkeypatch.setattr(CellsCheck, "batch", property(lambda _: 16, lambda *_: None), raising=False)
+    task, proof = searched()
+    checks = Checks(task, ff.Budget(steps=1).start())
+    checks.run_cells((0, 1), proof, math.inf, Ends(0))
+    assert checks.proofs[0, 1].bound == math.inf, "not every cell was looked at once"
+    once, part, whole = (Checks(task, ff.Budget(steps=1).start()) for _ in range(3))
+    once.run_cells((0, 1), proof, math.inf, Ends(10**9))
+    part.run_cells((0, 1), proof, proof.bound, Ends(30))
+    whole.run_cells((0, 1), proof, proof.bound, Ends(10**9))
+    first, some, least = (made.proofs[0, 1].bound for made in (once, part, whole))
+    assert proof.bound <= least < some < first < math.inf
+    whole.run_cells((0, 1), proof, math.inf, Ends(10**9))
+    assert whole.proofs[0, 1].bound == least, "a shorter check takes nothing back"
+    read = proof_reader(task.model, task.output, task.domain)
+    assert read(part.proofs[0, 1].to_dict()) <= published(some)

@@ -43,15 +43,12 @@ class Checks:
         self.proofs: dict[Key, Proof] = {}
         self.doubts: list[str] = []
         domain = task.asked or task.domain
-        self._read = proof_reader(task.model, task.output, domain, lambda: clock.seconds_left <= 0)
+        self._read = proof_reader(task.model, task.output, domain, lambda: self._until.seconds_left <= 0)
         self._mark = {"over": "cone"} if task.asked else {}
-        self._task, self._clock = task, clock
+        self._task, self._clock, self._until = task, clock, clock
 
-    def run(self, key: Key, proofs: Sequence[Proof], spent: float, enough: float = -math.inf) -> None:
-        """The first of these proofs that holds; a search of cells took so many seconds to find them.
-
-        The checker takes no pains to prove a smaller bound than ``enough``.
-        """
+    def run(self, key: Key, proofs: Sequence[Proof], spent: float) -> None:
+        """The first of these proofs that holds; a search of cells took so many seconds to find them."""
         for proof in proofs:
             cells = isinstance(proof, CellsProof)
             self.proofs[key] = self._with_room(proof) if cells else proof
@@ -60,17 +57,36 @@ class Checks:
             ):
                 return
             try:
-                again = self._read({**proof.to_dict(), **self._mark, "bound": max(proof.bound, enough)})
-                if math.isnan(again):
-                    raise CertificateError("The checker's bound is not a number")
-                stopped = cells and again > max(proof.bound, enough) and self._clock.seconds_left <= 0
-                if not stopped:
+                again = self._again(proof, proof.bound, self._clock)
+                if not cells or again <= proof.bound or self._clock.seconds_left > 0:
                     self.proofs[key] = weakened(proof, max(proof.bound, again))
                 return
             except CertificateError as error:
                 if not by_checker(proof):
                     self.doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
                     return
+
+    def run_cells(self, key: Key, proof: CellsProof, line: float, until: Clock) -> None:
+        """Cells with the bound that the checker proves by then; it takes no pains to come below the line.
+
+        An earlier check's bound stays where it is the smaller one. What the checker does not support bounds nothing.
+        """
+        try:
+            again = self._again(proof, max(proof.bound, line), until)
+        except CertificateError:
+            again = math.inf
+        earlier = self.proofs.get(key)
+        self.proofs[key] = weakened(
+            proof, min(max(proof.bound, again), earlier.bound if earlier else math.inf)
+        )
+
+    def _again(self, proof: Proof, line: float, until: Clock) -> float:
+        """What the checker proves."""
+        self._until = until
+        again = self._read({**proof.to_dict(), **self._mark, "bound": line})
+        if math.isnan(again):
+            raise CertificateError("The checker's bound is not a number")
+        return again
 
     def _with_room(self, proof: Proof) -> Proof:
         """Cells that nobody checks: room for what the checker loses to rounding at one point."""

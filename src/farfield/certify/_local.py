@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from farfield._budget import Clock
 from farfield.certify._checks import Checks
@@ -18,26 +19,41 @@ from farfield.certify._softmax import difference_program
 from farfield.certify._task import Solution, Task, in_domain
 from farfield.certify.affine import TooLargeError, build_network
 from farfield.certify.cells import branch
+from farfield.certify.dual import homogeneous_source
 from farfield.errors import FarfieldError
 
 __all__ = ["solve_locally"]
 
 MOST_DIMENSIONS = 32
-SHARE = 0.2
-"""Of the time, for the searches of all sides; checking the cells once takes about as long."""
 GLANCE = 0.25
 """Of a search, after which it is given up if the region is too large."""
-HOPE = 0.5
-"""A bound that is further than this many attained widths from what is attained, after a glance, is left to others."""
-COARSE = 3.0
-"""The checker need not come closer to what is attained than this many times what the search came to.
 
-Behind norms its bounds of a cell are about five times as far away.
-"""
-HALVING = 17.0
-"""Times what checking the cells once takes, at most, to halve those above such a line."""
-HALVING_SHARE = 0.5
-"""Of what is left, for halving them."""
+
+@dataclass(frozen=True)
+class _Plan:
+    """What cells are given.
+
+    Parameters
+    ----------
+    search, check
+        Shares of the time that is left, for the searches of all sides and then for checking what they found.
+    hope
+        A bound that is further than this many attained widths from what is attained, after a glance, is left to
+        others.
+    coarse
+        The checker need not come closer to what is attained than this many times what the search came to: behind
+        norms its bounds of a cell are about five times as far away.
+    """
+
+    search: float
+    check: float
+    hope: float
+    coarse: float
+
+
+USUAL = _Plan(0.2, 0.3, 0.5, 3.0)
+LATE = _Plan(0.15, 0.85, 1.0, 1.5)
+"""Where a norm stands behind other layers: other proofs know little of the region there."""
 GAINED = 0.01
 """A checked bound this close to what is attained, in attained widths, leaves nothing to others."""
 
@@ -57,7 +73,9 @@ def solve_locally(
     if count is None or not CELL_DIMENSIONS < count <= MOST_DIMENSIONS:
         return nothing, False
     case = OutputCase(network, None, count, found)
-    checks, searched = Checks(task, check), clock.share(SHARE)
+    late = any(b.kind == "norm" and homogeneous_source(network, b) is None for b in network.blocks)
+    plan = LATE if late else USUAL
+    checks, searched = Checks(task, check), clock.share(plan.search)
     made: dict[Key, CellsProof] = {}
     witnesses: dict[Key, AttainedPoint] = {}
     keys = [(entry, sign) for entry in range(found.lower.numel()) for sign in task.signs]
@@ -65,16 +83,12 @@ def solve_locally(
         if searched.over or clock.over:
             break
         say(f"output {key[0]}, {'upper' if key[1] > 0 else 'lower'} bound, cells of the region")
-        proof, witness = _search(case, key, searched.share(1.0 / (len(keys) - done)))
+        proof, witness = _search(case, key, searched.share(1.0 / (len(keys) - done)), plan.hope)
         if proof is not None:
             made[key] = proof
         if witness is not None:
             witnesses[key] = witness
-    once = _check_all(checks, made, dict.fromkeys(made, math.inf), clock)
-    wanted = {key: proof.attained + COARSE * (proof.bound - proof.attained) for key, proof in made.items()}
-    above = {key: proof for key, proof in made.items() if checks.proofs[key].bound > wanted[key]}
-    if HALVING * once <= HALVING_SHARE * clock.seconds_left:
-        _check_all(checks, above, wanted, clock)
+    _check(checks, made, clock.share(plan.check), plan.coarse)
     closed = all(
         key in checks.proofs and checks.proofs[key].bound - reached(found, key) <= GAINED * _width(found, key)
         for key in keys
@@ -82,14 +96,13 @@ def solve_locally(
     return Solution(checks.proofs, in_domain(task, witnesses), tuple(checks.doubts)), closed
 
 
-def _check_all(
-    checks: Checks, proofs: Mapping[Key, CellsProof], enough: Mapping[Key, float], clock: Clock
-) -> float:
-    """Check proofs, no closer than is enough; the seconds that it takes."""
-    begun = clock.elapsed
-    for key, proof in proofs.items():
-        checks.run(key, (proof,), 0.0, enough=enough[key])
-    return clock.elapsed - begun
+def _check(checks: Checks, made: Mapping[Key, CellsProof], clock: Clock, coarse: float) -> None:
+    """Check all proofs once, then closer where there is time; what nobody could check bounds nothing."""
+    wanted = {key: proof.attained + coarse * (proof.bound - proof.attained) for key, proof in made.items()}
+    for lines in (dict.fromkeys(made, math.inf), wanted):
+        left = [key for key in made if key not in checks.proofs or checks.proofs[key].bound > wanted[key]]
+        for done, key in enumerate(left):
+            checks.run_cells(key, made[key], lines[key], clock.share(1.0 / (len(left) - done)))
 
 
 def _width(found: Attained, key: Key) -> float:
@@ -97,14 +110,16 @@ def _width(found: Attained, key: Key) -> float:
     return float(found.upper[key[0]] - found.lower[key[0]])
 
 
-def _search(case: OutputCase, key: Key, clock: Clock) -> tuple[CellsProof | None, AttainedPoint | None]:
+def _search(
+    case: OutputCase, key: Key, clock: Clock, hope: float
+) -> tuple[CellsProof | None, AttainedPoint | None]:
     """Cells of one side; ``None`` where a glance shows that they are too large."""
     met, tolerance = reached(case.found, key), case.tolerance(key[0])
     try:
         proof, state = branch(
             case.network, *key, time_budget=clock.share(GLANCE), tolerance=tolerance, attained=met
         )
-        if proof.bound - proof.attained > HOPE * _width(case.found, key):
+        if proof.bound - proof.attained > hope * _width(case.found, key):
             return None, None
         if not case.close(key, proof.bound):
             proof, _ = branch(

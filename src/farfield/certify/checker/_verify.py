@@ -96,7 +96,8 @@ def proof_reader(
 ) -> Callable[[Mapping[str, Any]], float]:
     """Proof ↦ the bound of sign·f that it establishes by this checker's arithmetic; ranges are computed once.
 
-    No cells are halved any more once ``stop()`` is true: the bound is what they gave until then.
+    No more cells are looked at once ``stop()`` is true: the bound is what they gave until then, or ∞ where some of
+    those that a proof lists have none.
     """
     checker = _Over(program, output, domain, stop)
 
