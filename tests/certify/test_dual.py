@@ -167,6 +167,19 @@ def test_search_tightens_and_the_payload_is_the_proof():
     assert math.isclose(again.bound, proof.bound, rel_tol=1e-12)
 
 
+def test_a_search_that_lets_omega_grow_loses_nothing_to_rounding():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 12), nn.LayerNorm(12), nn.ReLU())
+    _, _, problem = problem_of(model.append(nn.Linear(12, 1)).double().eval(), 3)
+    assert [ball.centered for ball in problem.balls] == [True]
+    goal = objective(problem, 0, 1)
+    multipliers, _ = optimize(problem, goal, time_budget=Budget(steps=300))
+    usual = prove(problem, goal, multipliers, 0).bound
+    for times in (1e6, 1e12, 1e18, 1e30):
+        far = multipliers | {"omega": multipliers["omega"] * times}
+        assert prove(problem, goal, far, 0).bound <= usual + 1e-5 * abs(usual)
+
+
 def test_spectral_bound_is_above_the_norm_and_near():
     generator = torch.Generator().manual_seed(0)
     for shape in ((5, 5), (40, 7), (7, 40), (128, 128), (1, 9)):

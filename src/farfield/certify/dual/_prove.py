@@ -28,6 +28,8 @@ __all__ = ["ProvedValue", "prove"]
 
 POINTS = 4096
 """Grid points per smooth curve."""
+MOST_OMEGA = 1e6
+"""Times κ, what ω is at most."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ def _admissible(problem: Problem, multipliers: Multipliers) -> Multipliers:
     products = m["n"].clamp_min(0.0).to(torch.float32).to(torch.float64)  # half the bytes in a certificate
     m["n"] = torch.triu(products) + torch.triu(products, 1).T
     m["kappa"] = m["kappa"].clamp_min(0.0)
-    m["omega"] = m["omega"].clamp_min(0.0)
+    # A long search lets ω grow without end for a gain of κ/ω, until its rounding hides H's lowest eigenvalue.
+    m["omega"] = torch.minimum(m["omega"].clamp_min(0.0), MOST_OMEGA * m["kappa"])
     return m
 
 
