@@ -90,6 +90,15 @@ def _checked(matrix, domain, enclosure):
     return enclosing_ellipsoid(gram, cone, enclosure.to_dict(), "norm")
 
 
+def _gram(matrix, middle):
+    """CᵀC/width + ε at t, inputs counted from the region's middle."""
+    moved = matrix.clone()
+    moved[:, -1] += matrix[:, :-1] @ middle
+    gram = moved.T @ moved / WIDTH
+    gram[-1, -1] += EPS
+    return gram
+
+
 def _case(kind, dim, size, away, seed):
     """(C, region, prover's enclosure) of a random affine map behind a region."""
     source = torch.Generator().manual_seed(seed)
@@ -99,10 +108,7 @@ def _case(kind, dim, size, away, seed):
     cone = cone_of(domain)
     assert cone is not None
     middle = cone.middle()
-    moved = matrix.clone()
-    moved[:, -1] += matrix[:, :-1] @ middle
-    gram = moved.T @ moved / WIDTH
-    gram[-1, -1] += EPS
+    gram = _gram(matrix, middle)
     return matrix, domain, enclose(gram, cone.shifted(middle), middle), source
 
 
@@ -186,10 +192,7 @@ def test_a_smaller_region_has_a_smaller_ellipsoid():
         cone = cone_of(domain)
         assert cone is not None
         middle = cone.middle()
-        moved = matrix.clone()
-        moved[:, -1] += matrix[:, :-1] @ middle
-        gram = moved.T @ moved / WIDTH
-        gram[-1, -1] += EPS
+        gram = _gram(matrix, middle)
         enclosed = enclose(gram, cone.shifted(middle), middle)
         assert enclosed is not None
         spread.append(float(torch.trace(torch.linalg.solve(enclosed.shape, gram))) ** 0.5)

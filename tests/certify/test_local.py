@@ -118,3 +118,13 @@ def test_cells_are_published_with_what_the_checker_has_proved_by_then(monkeypatc
     assert whole.proofs[0, 1].bound == least, "a shorter check takes nothing back"
     read = proof_reader(task.model, task.output, task.domain)
     assert read(part.proofs[0, 1].to_dict()) <= published(some)
+
+
+def test_cells_of_a_small_region_are_resumed_and_nothing_gets_worse():
+    model, domain, x = net("every"), box(1e-3), torch.zeros(1, 7, dtype=F64)
+    first = ff.certify(model, x, domain=domain, time_budget=ff.Budget(steps=300))
+    assert {p["kind"] for p in first.proofs} == {"cells"}
+    for steps in (1, 60, 400):
+        again = ff.certify(model, x, domain=domain, resume=first, time_budget=ff.Budget(steps=steps))
+        assert bool((again.lower >= first.lower).all() and (again.upper <= first.upper).all()), steps
+        assert verify_certificate(model, json.loads(json.dumps(again.to_dict())))
