@@ -30,8 +30,8 @@ from farfield.certify import around
 PLACES = ("first", "every", "second", "plain")
 REGIONS = (
     ("box", "mean", 5.0), ("ellipsoid", "mean", 2.0), ("box", "mean", 2.0), ("box", "mean", 0.5),
-    ("box", "mean", 0.1), ("box", "row", 1.0), ("box", "row", 0.1), ("ellipsoid", "row", 0.01),
-    ("box", "row", 0.01), ("box", "row", 0.001),
+    ("box", "mean", 0.1), ("box", "row", 1.0), ("box", "row", 0.1), ("ellipsoid", "row", 0.1),
+    ("box", "row", 0.01), ("ellipsoid", "row", 0.01), ("box", "row", 0.001),
 )  # fmt: skip
 """(shape, around what, standard deviations)."""
 

@@ -148,7 +148,7 @@ def test_rounding_inwards_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_wrong_side_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Clouds.range
-    monkeypatch.setattr(Clouds, "range", lambda self: right(self)[::-1])
+    monkeypatch.setattr(Clouds, "range", lambda self, reach=None: right(self, reach)[::-1])
     assert _caught()
 
 

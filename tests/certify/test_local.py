@@ -26,8 +26,8 @@ F64 = torch.float64
 
 def net(kind, dim=7, seed=0):
     torch.manual_seed(seed)
-    first = {"every": [nn.LayerNorm(16)], "late": [], "plain": []}[kind]
-    second = [] if kind == "plain" else [nn.LayerNorm(16)]
+    first = [nn.LayerNorm(16)] if kind in ("every", "first") else []
+    second = [nn.LayerNorm(16)] if kind in ("every", "late") else []
     return (
         nn.Sequential(
             nn.Linear(dim, 16), *first, nn.GELU(), nn.Linear(16, 16), *second, nn.ReLU(), nn.Linear(16, 2)
@@ -79,6 +79,17 @@ def test_between_tiny_and_large_a_late_norm_is_bounded_by_cells(monkeypatch):
     monkeypatch.setattr(_local, "MOST_DIMENSIONS", 0)
     others = ff.certify(model, x, domain=domain, time_budget=ff.Budget(steps=200))
     assert 5 * float(made.tightness.max()) < float(others.tightness.max())
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan"),
+    [("first", _local.USUAL), ("plain", _local.USUAL), ("late", _local.LATE), ("every", _local.LATE)],
+)
+def test_cells_get_most_of_the_time_only_where_a_norm_stands_behind_other_layers(kind, plan, monkeypatch):
+    seen = []
+    monkeypatch.setattr(_local, "_check", lambda checks, made, clock, coarse: seen.append(coarse))
+    ff.certify(net(kind), torch.zeros(1, 7, dtype=F64), domain=box(0.05), time_budget=ff.Budget(steps=20))
+    assert seen == [plan.coarse]
 
 
 def searched(size=0.05):

@@ -44,7 +44,7 @@ class Checks:
         self.doubts: list[str] = []
         domain = task.asked or task.domain
         self._read = proof_reader(task.model, task.output, domain, lambda: self._until.seconds_left <= 0)
-        self._mark = {"over": "cone"} if task.asked else {}
+        self._mark = {"over": task.mark}
         self._task, self._clock, self._until = task, clock, clock
 
     def run(self, key: Key, proofs: Sequence[Proof], spent: float) -> None:

@@ -17,6 +17,8 @@ from farfield.graph import Program, over_ellipsoid, real_size
 __all__ = [
     "KINDS",
     "around",
+    "bounding_boxes",
+    "box_around",
     "contains",
     "domain_boxes",
     "domain_words",
@@ -201,14 +203,20 @@ def domain_boxes(domain: Mapping[str, Any], program: Program) -> dict[str, Inter
     return boxes
 
 
+def box_around(domain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The box around a ball or an ellipsoid, rounded outwards; other domains as they are."""
+    ellipsoid = ellipsoid_of(domain)
+    if ellipsoid is None:
+        return domain
+    center, axes = ellipsoid
+    far = torch.full_like(center, float("inf"))
+    lower, upper = torch.nextafter(center - axes, -far), torch.nextafter(center + axes, far)
+    return {"kind": "box", "lower": lower.tolist(), "upper": upper.tolist()}
+
+
 def bounding_boxes(domain: Mapping[str, Any], program: Program) -> dict[str, Interval]:
     """A box around a bounded domain, for every real input; empty for the others."""
-    ellipsoid = ellipsoid_of(domain)
-    if ellipsoid is not None:
-        center, axes = ellipsoid
-        reach = axes * (1 + 1e-12) + 1e-12 * center.abs()
-        domain = {"kind": "box", "lower": (center - reach).tolist(), "upper": (center + reach).tolist()}
-    boxes = domain_boxes(domain, program)
+    boxes = domain_boxes(box_around(domain), program)
     return boxes if all(box.bounded for box in boxes.values()) else {}
 
 

@@ -17,9 +17,8 @@ from farfield.certify._provers import CELL_DIMENSIONS, AttainedPoint, Key, Outpu
 from farfield.certify._search import Attained
 from farfield.certify._softmax import difference_program
 from farfield.certify._task import Solution, Task, in_domain
-from farfield.certify.affine import TooLargeError, build_network
-from farfield.certify.cells import branch
-from farfield.certify.dual import homogeneous_source
+from farfield.certify.affine import Block, Network, TooLargeError, build_network
+from farfield.certify.cells import CellsState, branch
 from farfield.errors import FarfieldError
 
 __all__ = ["solve_locally"]
@@ -63,6 +62,7 @@ def solve_locally(
 ) -> tuple[Solution, bool]:
     """(proofs of the sides for which cells are small enough, whether these leave nothing to gain)."""
     nothing = Solution({}, {})
+    task = task.boxed
     if not task.usable or difference_program(task.program, task.output) is not None:
         return nothing, False
     try:
@@ -72,9 +72,8 @@ def solve_locally(
     count = dimensions(network) if network.compact() else None
     if count is None or not CELL_DIMENSIONS < count <= MOST_DIMENSIONS:
         return nothing, False
-    case = OutputCase(network, None, count, found)
-    late = any(b.kind == "norm" and homogeneous_source(network, b) is None for b in network.blocks)
-    plan = LATE if late else USUAL
+    case = OutputCase(network, None, count, found, task.cone)
+    plan = LATE if any(_late(network, block) for block in network.blocks) else USUAL
     checks, searched = Checks(task, check), clock.share(plan.search)
     made: dict[Key, CellsProof] = {}
     witnesses: dict[Key, AttainedPoint] = {}
@@ -93,7 +92,15 @@ def solve_locally(
         key in checks.proofs and checks.proofs[key].bound - reached(found, key) <= GAINED * _width(found, key)
         for key in keys
     )
-    return Solution(checks.proofs, in_domain(task, witnesses), tuple(checks.doubts)), closed
+    over = dict.fromkeys(checks.proofs, task.mark)
+    return Solution(checks.proofs, in_domain(task, witnesses), tuple(checks.doubts), over), closed
+
+
+def _late(network: Network, block: Block) -> bool:
+    """Whether a norm divides something else than an affine map of the input."""
+    if block.kind != "norm" or block.form is None:
+        return False
+    return any(network.blocks[i].form is not None for i in block.form.matrices)
 
 
 def _check(checks: Checks, made: Mapping[Key, CellsProof], clock: Clock, coarse: float) -> None:
@@ -115,16 +122,21 @@ def _search(
 ) -> tuple[CellsProof | None, AttainedPoint | None]:
     """Cells of one side; ``None`` where a glance shows that they are too large."""
     met, tolerance = reached(case.found, key), case.tolerance(key[0])
+    best: CellsProof | None = None
+    state: CellsState | None = None
     try:
-        proof, state = branch(
-            case.network, *key, time_budget=clock.share(GLANCE), tolerance=tolerance, attained=met
-        )
-        if proof.bound - proof.attained > hope * _width(case.found, key):
-            return None, None
-        if not case.close(key, proof.bound):
-            proof, _ = branch(
-                case.network, *key, time_budget=clock, tolerance=tolerance, attained=met, state=state
-            )
+        # The region as one cell first: halves of a ball may be worse than the whole to begin with.
+        for part in (Clock(math.inf, 1, clock), clock.share(GLANCE), clock):
+            proof, state = branch(
+                case.network, *key, time_budget=part, tolerance=tolerance, attained=met, state=state,
+                cone=case.cone,
+            )  # fmt: skip
+            best = proof if best is None or proof.bound < best.bound else best
+            if case.close(key, best.bound):
+                break
+            if state.bounded > 1 and best.bound - proof.attained > hope * _width(case.found, key):
+                return None, None
     except FarfieldError:
         return None, None
-    return proof, AttainedPoint(proof.attained, proof.point) if proof.finite and proof.point else None
+    assert best is not None
+    return best, AttainedPoint(proof.attained, proof.point) if proof.finite and proof.point else None

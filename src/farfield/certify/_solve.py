@@ -32,10 +32,8 @@ from farfield.certify._provers import (
     reached,
 )
 from farfield.certify._search import Attained, attained
-from farfield.certify._search_region import search_region
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
-from farfield.certify._task import Solution, Task, UnboundedError, claims_of, in_domain
-from farfield.graph import real_size
+from farfield.certify._task import OWN, Solution, Task, UnboundedError, claims_of, in_domain, kept
 
 __all__ = [
     "published",
@@ -67,26 +65,23 @@ def solve_domain(
     A small region is tried by cells first.
     """
     if task.domain["kind"] == "all":
-        return solve(task, found, clock, check, say, earlier.get("domain", {}))
+        return solve(task, found, clock, check, say, earlier.get(OWN, {}))
     local, closed = solve_locally(task, found, clock, check, say)
     if closed:  # an earlier proof may be better still
-        for over, mark in (("domain", None), ("cone", "cone"), ("everywhere", "everywhere")):
-            local = local.joined(earlier.get(over, {}), mark)
+        for over in (OWN, "box", "cone", "everywhere"):
+            local = local.joined(earlier.get(over, {}), over)
         return local
     outer, made = task.outer, None
     if not task.usable or outer.claimed[1] is None:
         knows = knows_region(outer.program, task.output, outer.claimed[0])
         share = clock.share(CONE_SHARES[knows]) if task.usable else clock
         there = solve(outer, found, share, check, say, earlier.get("cone", {}))
-        region = search_region(task.domain, real_size(task.model))
-        met = {
-            key: one
-            for key, one in there.witnesses.items()
-            if region.contains(torch.tensor(one.point, dtype=torch.float64))
-        }  # where a domain has no cone, these were met anywhere
+        met = kept(
+            task.domain, task.model, there.witnesses
+        )  # where a domain has no cone, these were met anywhere
         made = replace(there, over=dict.fromkeys(there.proofs, "cone"), witnesses=met)
     if task.usable:
-        own = solve(task, found, clock, check, say, earlier.get("domain", {}))
+        own = solve(task, found, clock, check, say, earlier.get(OWN, {}))
         if made is not None:
             own = own.joined(made.proofs, "cone")
             own = replace(
@@ -94,7 +89,7 @@ def solve_domain(
             )
         made = own
     assert made is not None
-    made = made.joined(local.proofs, None)
+    made = made.joined(local.proofs, task.boxed.mark).joined(earlier.get("box", {}), "box")
     made = replace(
         made, witnesses={**local.witnesses, **made.witnesses}, doubts=(*made.doubts, *local.doubts)
     )
@@ -244,5 +239,5 @@ def read_proofs(data: Sequence[Mapping[str, Any]]) -> dict[str, dict[Key, Proof]
     made: dict[str, dict[Key, Proof]] = {}
     for one in data:
         proof = read_proof(one)
-        made.setdefault(str(one.get("over", "domain")), {})[proof.output, proof.sign] = proof
+        made.setdefault(str(one.get("over", OWN)), {})[proof.output, proof.sign] = proof
     return made

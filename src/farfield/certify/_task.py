@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from farfield.certify._cone import Cone, cone_of
-from farfield.certify._domain import domain_boxes, restricted
+from farfield.certify._domain import box_around, domain_boxes, restricted
 from farfield.certify._proofs import Proof
 from farfield.certify._provers import AttainedPoint, Key
 from farfield.certify._search_region import search_region
@@ -20,9 +20,21 @@ from farfield.errors import FarfieldError
 from farfield.graph import Node, Program, describe, real_size
 from farfield.growth import Status, analyze
 
-__all__ = ["EVERY_INPUT", "Solution", "Task", "UnboundedError", "claims_of", "draws", "in_domain"]
+__all__ = [
+    "EVERY_INPUT",
+    "OWN",
+    "Solution",
+    "Task",
+    "UnboundedError",
+    "claims_of",
+    "draws",
+    "in_domain",
+    "kept",
+]
 
 EVERY_INPUT: Mapping[str, Any] = {"kind": "all"}
+OWN = "domain"
+"""What a proof is over that is about the domain's own program."""
 
 
 class UnboundedError(FarfieldError):
@@ -47,6 +59,8 @@ class Task:
     """The domain in homogeneous coordinates, for a task over every input that need only hold in it."""
     asked: Mapping[str, Any] = field(default_factory=dict)
     """That domain."""
+    mark: str = OWN
+    """What its proofs are over (:class:`Solution`)."""
 
     @classmethod
     def over(
@@ -73,7 +87,16 @@ class Task:
     def outer(self) -> Task:
         """The same in homogeneous coordinates."""
         whole = Task.over(self.model, self.output, EVERY_INPUT, self.signs)
-        return replace(whole, cone=cone_of(self.domain), asked=self.domain)
+        return replace(whole, cone=cone_of(self.domain), asked=self.domain, mark="cone")
+
+    @cached_property
+    def boxed(self) -> Task:
+        """The same over the box around a ball or an ellipsoid; itself for other domains."""
+        box = box_around(self.domain)
+        if box is self.domain:
+            return self
+        made = Task.over(self.model, self.output, box, self.signs)
+        return replace(made, cone=cone_of(self.domain), asked=self.domain, mark="box")
 
 
 @dataclass(frozen=True)
@@ -81,7 +104,8 @@ class Solution:
     """The best proof of every entry and side, values met on the way, and what could not be re-checked.
 
     ``over``: entries and sides whose proof is not about the domain's own program, but about every input
-    (``"everywhere"``) or about the domain's cone in homogeneous coordinates (``"cone"``).
+    (``"everywhere"``), the domain's cone in homogeneous coordinates (``"cone"``), or what an ellipsoid is in the
+    model over the box around it (``"box"``).
     """
 
     proofs: Mapping[Key, Proof]
@@ -91,18 +115,18 @@ class Solution:
     behind: int = 0
     """Layers of activations behind the last norm, which is what the dual has to cross."""
 
-    def joined(self, proofs: Mapping[Key, Proof], over: str | None) -> Solution:
-        """Where one of these proofs is the better one, that one; ``None``: they are over the domain's own program."""
+    def joined(self, proofs: Mapping[Key, Proof], over: str) -> Solution:
+        """Where one of these proofs, all over the same, is the better one, that one."""
         better = {k: p for k, p in proofs.items() if k in self.proofs and p.bound < self.proofs[k].bound}
-        marks = {k: mark for k, mark in self.over.items() if k not in better}
-        if over is not None:
-            marks |= dict.fromkeys(better, over)
-        return replace(self, proofs={**self.proofs, **better}, over=marks)
+        return replace(
+            self, proofs={**self.proofs, **better}, over={**self.over, **dict.fromkeys(better, over)}
+        )
 
     def proof_data(self, key: Key) -> dict[str, Any]:
         """The proof of an entry and side as a certificate holds it."""
         data = self.proofs[key].to_dict()
-        return {**data, "over": self.over[key]} if key in self.over else data
+        over = self.over.get(key, OWN)
+        return data if over == OWN else {**data, "over": over}
 
 
 # -- claims ----------------------------------------------------------------------------------------------------------
@@ -162,12 +186,12 @@ def draws(program: Program) -> list[Node]:
 
 
 def in_domain(task: Task, witnesses: Mapping[Key, AttainedPoint]) -> dict[Key, AttainedPoint]:
-    """Points of a restricted program as points of the model's inputs; those that rounding put outside are lost."""
+    """Points of a restricted program as points of the model's inputs; those that are outside are lost."""
     if task.program is task.model:
-        return dict(witnesses)
+        return kept(task.asked, task.model, witnesses) if task.asked else dict(witnesses)
     names = [spec.name for spec in task.model.inputs if spec.kind == "real"]
     region = search_region(task.domain, real_size(task.model))
-    kept = {}
+    made = {}
     for (index, sign), witness in witnesses.items():
         free = torch.tensor(witness.point, dtype=torch.float64).reshape(1, -1)
         rest = [torch.zeros([int(d) for d in s.shape], dtype=s.dtype) for s in task.program.inputs[1:]]
@@ -176,8 +200,18 @@ def in_domain(task: Task, witnesses: Mapping[Key, AttainedPoint]) -> dict[Key, A
         given = real_inputs(task.model, point)
         value = sign * float(task.model.evaluate(*given, keep=[task.output])[task.output].reshape(-1)[index])
         if region.contains(point):
-            kept[index, sign] = AttainedPoint(value, tuple(point.tolist()))
-    return kept
+            made[index, sign] = AttainedPoint(value, tuple(point.tolist()))
+    return made
+
+
+def kept(
+    domain: Mapping[str, Any], model: Program, witnesses: Mapping[Key, AttainedPoint]
+) -> dict[Key, AttainedPoint]:
+    """Those of a model's points that are in a domain; points of one input of several are in none."""
+    size = real_size(model)
+    region = search_region(domain, size)
+    points = {key: torch.tensor(one.point, dtype=torch.float64) for key, one in witnesses.items()}
+    return {k: witnesses[k] for k, point in points.items() if len(point) == size and region.contains(point)}
 
 
 def real_inputs(program: Program, point: Tensor) -> list[Tensor]:

@@ -22,6 +22,8 @@ from farfield.certify.cells._compile import CellNetwork, compile_cells
 __all__ = ["AXIS_LETTERS", "CellsState", "branch"]
 
 LEAF, OUTSIDE = -1, -2
+INSIDE = 1.0 - 1e-9
+"""Of a ball's radius, where values in it are looked at."""
 NODE_BYTES = 9
 NODE_SECONDS = 6e-7
 """About what writing one node of a tree as text takes."""
@@ -155,7 +157,8 @@ def branch(
     batch, memory_bytes
         Cells bounded at once (chosen by the network's width if not given); what may be held in all.
     cone
-        The domain, where it is smaller than all inputs of a homogeneous network: cells outside of it don't count.
+        The domain, where it is smaller than all inputs of a homogeneous network, or an ellipsoid in a network's box:
+        cells outside of it don't count.
     """
     clock = running(time_budget)
     first = state is None
@@ -224,11 +227,15 @@ def _look(
 ) -> None:
     """Values at the centers of the most promising cells, and at the corners their slopes point to."""
     best = torch.topk(upper, min(len(upper), 64), sorted=False).indices
-    corner = center[best] + half[best] * torch.sign(slopes[best])
     compiled = state.compiled
+    corner = center[best] + half[best] * torch.sign(slopes[best])
+    if compiled.ball is not None:
+        corner = center[best] + torch.nn.functional.normalize(slopes[best] / half[best]) * half[best]
     p = compiled.points(
         torch.cat([face[best], face[best]]), torch.cat([center[best], corner]).clamp(-1.0, 1.0)
     )
+    if compiled.ball is not None:
+        p = p * (INSIDE / p.norm(dim=1, keepdim=True).clamp_min(INSIDE))
     u = p @ compiled.matrix.T + compiled.shift
     if compiled.homogeneous:
         u[:, -1] = u[:, -1].clamp_min(0.0)

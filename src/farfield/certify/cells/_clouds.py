@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from farfield._typing import Float
+from farfield.certify.cells._reach import Reach, swing
 from farfield.gaussian import ScalarFunction
 
 __all__ = ["Blame", "Clouds", "Map", "apply_curve", "apply_map", "apply_perspective"]
@@ -45,13 +46,13 @@ class Clouds:
     values: Float[Tensor, "k1 C m"]
     radius: Float[Tensor, "C m"]
 
-    def spread(self) -> Tensor:
-        """Σ_j |B_j| + ρ, rounded up, (C, m)."""
-        return (self.values[1:].abs().sum(0) + self.radius) * INFLATE
+    def spread(self, reach: Reach | None = None) -> Tensor:
+        """max Bδ + ρ, rounded up, (C, m): Σ_j |B_j| + ρ where δ goes everywhere."""
+        return (swing(self.values[1:], reach) + self.radius) * INFLATE
 
-    def range(self) -> tuple[Tensor, Tensor]:
+    def range(self, reach: Reach | None = None) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, rounded outwards, each (C, m)."""
-        center, spread = self.values[0], self.spread()
+        center, spread = self.values[0], self.spread(reach)
         spread = spread + (center.abs() + spread) * (4 * ROUND) + TINY
         return center - spread, center + spread
 
@@ -218,8 +219,9 @@ def _constant(low: Tensor, high: Tensor, k1: int) -> Clouds:
 
 
 def apply_curve(
-    f: ScalarFunction, argument: Clouds, low: Tensor | None = None, high: Tensor | None = None
-) -> tuple[Clouds, Blame]:
+    f: ScalarFunction, argument: Clouds, low: Tensor | None = None, high: Tensor | None = None,
+    reach: Reach | None = None,
+) -> tuple[Clouds, Blame]:  # fmt: skip
     """σ of a value over cells, (C, m), and the error attributed to each axis.
 
     The chord of σ on the argument's range with its second-order miss, or the range of σ, whichever leaves the smaller
@@ -233,8 +235,10 @@ def apply_curve(
         Its argument.
     low, high
         (m,), what is known about the argument besides.
+    reach
+        How far offsets go, where that is less than everywhere.
     """
-    bottom, top = argument.range()
+    bottom, top = argument.range(reach)
     if low is not None and high is not None:
         bottom = torch.maximum(bottom, torch.minimum(low, top))
         top = torch.minimum(top, torch.maximum(high, bottom))

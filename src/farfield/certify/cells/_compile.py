@@ -20,6 +20,7 @@ from farfield.certify._cone import Cone
 from farfield.certify.affine import Block, Network, select_rows
 from farfield.certify.cells._clouds import (
     ROUND,
+    TINY,
     Blame,
     Clouds,
     Map,
@@ -29,6 +30,7 @@ from farfield.certify.cells._clouds import (
 )
 from farfield.certify.cells._maps import center_rows, make_map
 from farfield.certify.cells._norm import apply_norm
+from farfield.certify.cells._reach import Reach, length
 from farfield.errors import FarfieldError
 from farfield.gaussian import ScalarFunction, scalar_function
 
@@ -69,6 +71,8 @@ class CellNetwork:
         Blocks in order, and sign·(the chosen output).
     cone
         The inputs that count, if not all.
+    ball
+        Where the inputs that count are an ellipsoid in a box: the radius of a ball around 0 that holds their p.
     """
 
     source: int
@@ -78,6 +82,7 @@ class CellNetwork:
     steps: tuple[_Step, ...]
     output: Map
     cone: Cone | None = None
+    ball: float | None = None
 
     @property
     def axes(self) -> int:
@@ -128,20 +133,43 @@ class CellNetwork:
         Sound in real arithmetic for every input of the cell with t > 0; +∞ where nothing is known.
         """
         start = self.start(face, center, half)
+        reach, beside = None, None
+        if self.ball is not None:
+            reach, beside = self._reach(center, half, self.ball)
         clouds = {self.source: start}
         time = Clouds(start.values[..., -1:], start.radius[..., -1:]) if self.homogeneous else None
         shares = torch.zeros_like(center)
         for step in self.steps:
             argument = apply_map(step.affine, [clouds[i] for i in step.affine.sources])
-            clouds[step.index], blame = _apply(step, argument, time)
+            clouds[step.index], blame = _apply(step, argument, time, reach)
             shares += blame.shares(step.weight)
         out = apply_map(self.output, [clouds[i] for i in self.output.sources])
-        upper = out.range()[1][:, 0]
+        upper = out.range(reach)[1][:, 0]
+        if reach is not None:
+            upper = torch.minimum(upper, self._over_ball(out, center, half))
         upper = torch.where(torch.isnan(upper), math.inf, upper)
         if self.cone is not None and self.homogeneous:
             outside = self.cone.outside(start.values[0], start.values[1:], start.radius)
             upper = torch.where(outside, -math.inf, upper)
+        if beside is not None:
+            upper = torch.where(beside, -math.inf, upper)
         return upper, shares, out.values[1:, :, 0].T
+
+    def _reach(self, center: Tensor, half: Tensor, ball: float) -> tuple[Reach, Tensor]:
+        """(how far a ball around p = 0 reaches in cells, which of them are outside of it); p are dyadic numbers."""
+        whole = (half == 1.0) & (center == 0.0)
+        least = (center.abs() - half).clamp_min(0.0)
+        rest = ball * ball * (1 + ROUND * 8) - least.square().sum(1) * (1 - ROUND * (8 + self.axes))
+        return Reach(whole, rest.clamp_min(0.0).sqrt() * (1 + ROUND * 8)), rest < 0
+
+    def _over_ball(self, out: Clouds, center: Tensor, half: Tensor) -> Tensor:
+        """The largest a + Bδ + ρ over the whole ball, g·(p − center) with g = B/half: r‖g‖ − g·center."""
+        assert self.ball is not None
+        slopes = out.values[1:, :, 0] / half.T
+        turned, far = (slopes * center.T).sum(0), self.ball * length(slopes)
+        top = out.values[0, :, 0] + out.radius[:, 0] - turned + far
+        lost = out.values[0, :, 0].abs() + out.radius[:, 0] + (slopes * center.T).abs().sum(0) + far
+        return top + lost * (ROUND * (16 + 2 * self.axes)) + TINY
 
     def evaluate(self, u: Float[Tensor, "C variables"]) -> Float[Tensor, " C"]:
         """sign·f at inputs, in float64 without a claim; NaN where a norm has nothing to divide."""
@@ -179,14 +207,14 @@ def _lifted(f: ScalarFunction, z: Tensor, t: Tensor | None) -> Tensor:
     return torch.where(inside, near, torch.where(z > 0, f.right.slope * z, f.left.slope * z))
 
 
-def _apply(step: _Step, argument: Clouds, time: Clouds | None) -> tuple[Clouds, Blame]:
+def _apply(step: _Step, argument: Clouds, time: Clouds | None, reach: Reach | None) -> tuple[Clouds, Blame]:
     block = step.block
     assert block.form is not None
     lift = time if block.form.degree else None
     if block.kind == "norm":
         assert block.groups is not None
         made, blame = apply_norm(
-            argument, block.groups.shape[0], block.count, block.norm_eps, _limit(block), lift
+            argument, block.groups.shape[0], block.count, block.norm_eps, _limit(block), lift, reach
         )
         if step.place is not None:
             made = Clouds(made.values[..., step.place], made.radius[..., step.place])
@@ -194,7 +222,7 @@ def _apply(step: _Step, argument: Clouds, time: Clouds | None) -> tuple[Clouds, 
     assert step.scalar is not None
     if lift is not None:
         return apply_perspective(step.scalar, argument, lift)
-    return apply_curve(step.scalar, argument, block.lo, block.hi)
+    return apply_curve(step.scalar, argument, block.lo, block.hi, reach)
 
 
 def _limit(block: Block) -> float:
@@ -216,7 +244,7 @@ def compile_cells(network: Network, output_index: int, sign: int, cone: Cone | N
     sign
         1 for a bound from above, −1 for one from below.
     cone
-        The inputs that count, where the network is homogeneous and not all do.
+        The inputs that count, where not all do: of a homogeneous network, or an ellipsoid in a network's box.
 
     Raises
     ------
@@ -250,8 +278,9 @@ def compile_cells(network: Network, output_index: int, sign: int, cone: Cone | N
         shift = torch.zeros(matrix.shape[0], dtype=torch.float64)
     else:
         matrix, shift = _box(network.blocks[source])
+    ball = None if homogeneous or cone is None else _ball(cone, matrix, shift)
     return CellNetwork(
-        source, homogeneous, matrix, shift, tuple(steps), output, cone if homogeneous else None
+        source, homogeneous, matrix, shift, tuple(steps), output, cone if homogeneous else None, ball
     )
 
 
@@ -316,6 +345,21 @@ def _box(block: Block) -> tuple[Tensor, Tensor]:
     middle = 0.5 * (lo + hi)
     radius = torch.maximum(hi - middle, middle - lo) * (1 + 4 * ROUND)
     return torch.diag(radius + (lo.abs() + hi.abs()) * ROUND), middle
+
+
+def _ball(cone: Cone, matrix: Tensor, shift: Tensor) -> float | None:
+    """The radius of a ball around 0 that holds p = (x − shift)/m for every x of an ellipsoid Σ q (x − c)² ≤ 1.
+
+    ‖√q·m·p‖ ≤ 1 + ‖√q·(shift − c)‖. ``None`` for other regions, and where the ellipsoid is of other inputs.
+    """
+    if cone.kind != "ellipsoid" or cone.first.shape != shift.shape:
+        return None
+    roots = cone.first.sqrt()
+    least = float((roots * torch.diagonal(matrix)).min())
+    made = (
+        (1.0 + float((roots * (shift - cone.second)).norm())) / least * (1 + 1e-12) if least > 0 else math.inf
+    )
+    return made if math.isfinite(made) else None
 
 
 def _precondition(network: Network, source: int, reached: list[int]) -> Tensor:

@@ -1,10 +1,9 @@
 """Trees of cells checked: they cover every input, and on each of them the bound holds by a mean-value form.
 
 Every input x is a ray through u = (x, 1) = M p, M upper triangular with a positive diagonal, so max|p_i| = 1 on some
-face of a cube and p_last > 0; a box domain is a cube of its own. A cell is a box of such p, p = center + δ. Over a
-cell every value is v₀ + Σ s_j δ_j with intervals for v₀ and for the slopes s_j, found by rules of a line or two: sums
-and products of intervals, divided differences of activations and of 1/√q. So v lies in v₀ + Σ s_j·[−h_j, h_j].
-Before the first norm values are multiplied by t: an activation is t·σ(z/t) there.
+face of a cube and p_last > 0; a box domain is a cube of its own, and an ellipsoid is a ball in the cube of the box
+around it. A cell is a box of such p, p = center + δ. Over a cell every value is v₀ + Σ s_j δ_j
+(:mod:`farfield.certify.checker._slopes`), so v lies in v₀ + Σ s_j·[−h_j, h_j], or in what a ball leaves of it.
 
 A cell whose bound exceeds the claim is halved along the axis to which most of the excess belongs, those with the
 largest bounds first, until none is left or the work is spent: ``WORK``, or that of ``FURTHER`` cells for each one
@@ -22,9 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from farfield.certify.checker._cone import DomainCone
-from farfield.certify.checker._curves import CheckedCurve
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._reading import Form, Layer, Reading
+from farfield.certify.checker._slopes import (
+    CellSlopes,
+    cells_of_a_ball,
+    curve_slopes,
+    length,
+    lifted_slopes,
+    norm_slopes,
+)
 from farfield.certify.checker._values import TINY, Array, CertificateError, MidRad, Span, U, gamma, round_up
 
 __all__ = ["CellsCheck", "read_tree"]
@@ -39,177 +45,6 @@ FURTHER = 16
 
 
 @dataclass(frozen=True)
-class CellSlopes:
-    """v₀ (cells, entries) and s (axes, cells, entries), the half-widths being multiplied into s."""
-
-    start: MidRad
-    slope: MidRad
-
-    @property
-    def spread(self) -> Array:
-        """Σ|s|."""
-        return round_up((np.abs(self.slope.mid) + self.slope.rad).sum(0))
-
-    @property
-    def span(self) -> Span:
-        """Where the value lies in the cell."""
-        return MidRad(self.start.mid, round_up(self.start.rad + self.spread)).span
-
-    def plus(self, other: CellSlopes) -> CellSlopes:
-        """Their sum."""
-        return CellSlopes(self.start + other.start, self.slope + other.slope)
-
-    def times(self, factor: MidRad) -> CellSlopes:
-        """A constant multiple."""
-        return CellSlopes(self.start * factor, self.slope * MidRad(factor.mid[None], factor.rad[None]))
-
-    def better(self, other: CellSlopes) -> CellSlopes:
-        """Entry by entry the one that leaves less open; what follows the axes is not open."""
-        keep = ~(other.start.rad + other.slope.rad.sum(0) < self.start.rad + self.slope.rad.sum(0))
-
-        def pick(a: Array, b: Array) -> Array:
-            made: Array = np.where(keep, a, b)
-            return made
-
-        return CellSlopes(
-            MidRad(pick(self.start.mid, other.start.mid), pick(self.start.rad, other.start.rad)),
-            MidRad(pick(self.slope.mid, other.slope.mid), pick(self.slope.rad, other.slope.rad)),
-        )
-
-
-def _enclosed(span: Span, axes: int) -> CellSlopes:
-    """A value known by its range alone."""
-    start = MidRad.between(*span)
-    shut = MidRad(
-        np.where(np.isfinite(start.mid), start.mid, 0.0),
-        np.where(np.isfinite(start.mid), start.rad, math.inf),
-    )
-    return CellSlopes(shut, MidRad(*np.zeros((2, axes, *start.mid.shape))))
-
-
-# -- rules ---------------------------------------------------------------------------------------------------
-
-
-def _curve(sigma: CheckedCurve, z: CellSlopes, known: Span | None) -> CellSlopes:
-    """σ(z) = σ(z₀) + (divided difference)·(z − z₀)."""
-    low, high = z.span
-    if known is not None:
-        low, high = np.maximum(low, np.minimum(known[0], high)), np.minimum(high, np.maximum(known[1], low))
-    made = CellSlopes(sigma.value(z.start), z.slope * sigma.slope_between(z.start, low, high)[None])
-    return made.better(_enclosed(sigma.image(low, high), len(z.slope.mid)))
-
-
-def _lifted(sigma: CheckedCurve, z: CellSlopes, time: CellSlopes) -> CellSlopes:
-    """φ = t·σ(z/t), t ≥ 0: the better of two expressions for every entry.
-
-    With w = z/t: φ = hinge(z) + t·(σ(w) − hinge(w)); and, where t stays away from 0, φ(z, t) − φ(z₀, t₀) is a mean of
-    σ′(w)·(z − z₀) + (σ(w) − wσ′(w))·(t − t₀) over points of the cell.
-    """
-    if sigma.homogeneous:
-        return _curve(sigma, z, None)
-    (low, high), (begin, end) = z.span, (np.maximum(e, 0.0) for e in time.span)
-    most = np.maximum(end, TINY) * (1 + 8 * U)
-    far = np.where(low > 0, low / most, -math.inf), np.where(high < 0, high / most, math.inf)
-    rest = MidRad.between(*sigma.rest_beyond(*far))
-    base = CellSlopes(
-        sigma.hinge.value(z.start), z.slope * sigma.hinge.slope_between(z.start, low, high)[None]
-    )
-    tail = time.times(MidRad.exact(rest.mid))
-    made = base.plus(
-        CellSlopes(MidRad(tail.start.mid, round_up(tail.start.rad + end * rest.rad)), tail.slope)
-    )
-    away = (begin > 1e-3 * end) & np.isfinite(low) & np.isfinite(high)
-    if not away.any():
-        return made
-    ends = [e / np.where(away, t, 1.0) for e in (low, high) for t in (begin, end)]
-    least, largest = np.minimum.reduce(ends), np.maximum.reduce(ends)
-    reach = 8 * U * np.maximum(np.abs(least), np.abs(largest)) + TINY
-    least, largest = np.where(away, least - reach, 0.0), np.where(away, largest + reach, 0.0)
-    steep = sigma.slope_between(MidRad.between(least, largest), least, largest)
-    first = np.where(away, time.start.mid, 1.0)
-    share = time.start.rad / np.maximum(first - time.start.rad, TINY)
-    inverse = MidRad(1 / first, round_up((share + 4 * U) / first))
-    value = sigma.value(z.start * inverse) * time.start
-    loose = round_up(value.rad + end * sigma.defect)
-    slope = z.slope * steep[None] + time.slope * sigma.intercept(least, largest)[None]
-    good = (
-        away
-        & (share < 0.5)
-        & np.isfinite(loose)
-        & np.isfinite(slope.mid).all(0)
-        & np.isfinite(slope.rad).all(0)
-    )
-    near = CellSlopes(
-        MidRad(np.where(good, value.mid, 0.0), np.where(good, loose, math.inf)),
-        MidRad(np.where(good, slope.mid, 0.0), np.where(good, slope.rad, 0.0)),
-    )
-    return made.better(near)
-
-
-def _norm(layer: Layer, z: CellSlopes, time: CellSlopes | None) -> CellSlopes:
-    """c·g(q), g = 1/√q, q = Σc²/count + ε (ε·t² before the first norm) in each group; c is centered already.
-
-    y − y₀ = (c − c₀)·g(q) + c₀·(g(q) − g(q₀)), q − q₀ = Σ(c − c₀)(c + c₀)/count + ε(t − t₀)(t + t₀), and
-    g(q) − g(q₀) = −(q − q₀)/(√q√q₀(√q + √q₀)).
-    """
-    if layer.eps is None:
-        raise CertificateError(
-            f"The independent checker does not support cells behind {layer.node.name!r}: its ε is outside the root."
-        )
-    groups, width = layer.groups, layer.groups.shape[1]
-    scale = MidRad(np.full((1,), 1 / layer.count), np.full((1,), U / layer.count))
-    eps = MidRad.exact(np.full((1,), layer.eps))
-    start, slope = z.start[:, groups], z.slope[:, :, groups]
-    ends = tuple(e[:, groups] for e in z.span)
-    both = MidRad.between(ends[0], ends[1]) + start
-    q0 = _summed(start * start) * scale
-    rise = _summed(slope * both[None]) * scale
-    least = np.where((ends[0] <= 0) & (ends[1] >= 0), 0.0, np.minimum(np.abs(ends[0]), np.abs(ends[1])))
-    most = np.maximum(np.abs(ends[0]), np.abs(ends[1]))
-    floor, roof = ((e**2).sum(-1) / layer.count for e in (least, most))
-    if time is None:
-        q0, floor, roof = q0 + eps, floor + layer.eps, roof + layer.eps
-    else:
-        t = tuple(np.maximum(e, 0.0) for e in time.span)
-        q0 = q0 + time.start * time.start * eps
-        rise = rise + time.slope * (MidRad.between(*t) + time.start)[None] * eps
-        floor, roof = floor + layer.eps * t[0] ** 2, roof + layer.eps * t[1] ** 2
-    low, high = MidRad(q0.mid, round_up(q0.rad + (np.abs(rise.mid) + rise.rad).sum(0))).span
-    lost = gamma(width + 16)
-    low, high = np.maximum(low, floor * (1 - lost)), np.minimum(high, roof * (1 + lost) + TINY)
-    first = [np.maximum(q0.span[0], 0.0), q0.span[1]]
-    sound = (low > 1e-200) & (first[0] > 1e-200) & np.isfinite(high) & (high < 1e200)
-    low, high, first = (
-        np.where(sound, low, 1.0),
-        np.where(sound, np.maximum(high, low), 1.0),
-        [np.where(sound, f, 1.0) for f in first],
-    )
-    roots = [np.sqrt(e) for e in (low, high, *first)]
-    gain = _inverted(roots[0], roots[1])
-    bend = _inverted(roots[0] * roots[2] * (roots[0] + roots[2]), roots[1] * roots[3] * (roots[1] + roots[3]))
-    value = start * _inverted(roots[2], roots[3])[..., None]
-    made = slope * gain[None, ..., None] + -(start * bend[..., None])[None] * rise[..., None]
-    mid, rad = np.zeros_like(z.start.mid), np.zeros_like(z.start.rad)
-    mids, rads = np.zeros_like(z.slope.mid), np.zeros_like(z.slope.rad)
-    good = sound[..., None] & np.isfinite(value.rad) & np.isfinite(made.rad).all(0)
-    mid[:, groups], rad[:, groups] = np.where(good, value.mid, 0.0), np.where(good, value.rad, layer.most)
-    mids[:, :, groups], rads[:, :, groups] = np.where(good, made.mid, 0.0), np.where(good, made.rad, 0.0)
-    image = np.full_like(mid, layer.most)
-    return CellSlopes(MidRad(mid, rad), MidRad(mids, rads)).better(_enclosed((-image, image), len(mids)))
-
-
-def _summed(value: MidRad) -> MidRad:
-    """Along the last axis."""
-    loss = gamma(value.mid.shape[-1]) * np.abs(value.mid).sum(-1) + value.rad.sum(-1)
-    return MidRad(value.mid.sum(-1), round_up(loss))
-
-
-def _inverted(low: Array, high: Array) -> MidRad:
-    """1/x for x in [low, high], both known to a few units in the last place."""
-    return MidRad.between(1 / high * (1 - 32 * U), 1 / low * (1 + 32 * U))
-
-
-@dataclass(frozen=True)
 class _Map:
     """A form split by the layers that enter it: coefficients (variables, entries)."""
 
@@ -221,14 +56,14 @@ class _Map:
         """The form over cells."""
         total: CellSlopes | None = None
         for layer, weight in self.parts:
-            made = CellSlopes(values[layer].start @ weight, values[layer].slope @ weight)
+            made = values[layer].with_values(values[layer].start @ weight, values[layer].slope @ weight)
             total = made if total is None else total.plus(made)
         if total is None:
             raise CertificateError("A layer of a cells proof doesn't depend on the input.")
         if self.degree:
             assert time is not None
             return total.plus(time.times(self.offset[None]))
-        return CellSlopes(total.start + self.offset[None], total.slope)
+        return total.with_values(total.start + self.offset[None], total.slope)
 
 
 def _argument(layer: Layer) -> Form:
@@ -265,9 +100,11 @@ class CellsCheck:
         index: int,
         sign: float,
         cone: DomainCone | None = None,
+        ball: DomainCone | None = None,
     ) -> None:
         self.ranges, self.confined, self.homogeneous = ranges, confined, unbounded is not None
         self.cone = cone if self.homogeneous else None
+        self.ball = None if self.homogeneous else ball
         reading = Reading(ranges, output, frozenset(confined), unbounded)
         if reading.output.degree:
             raise CertificateError("The output is reached from the input without a norm on the way.")
@@ -313,8 +150,11 @@ class CellsCheck:
         for j in range(self.size):
             columns[j, :, j] = widths[:, j]
         exact = MidRad.exact(matrix.T.copy())
+        radius, reach, beside = self._radius(matrix, shift), None, None
+        if radius is not None:
+            reach, beside = cells_of_a_ball(place, widths, radius)
         made = CellSlopes(
-            MidRad.exact(place) @ exact + MidRad.exact(shift[None]), MidRad.exact(columns) @ exact
+            MidRad.exact(place) @ exact + MidRad.exact(shift[None]), MidRad.exact(columns) @ exact, reach
         )
         time = None
         outside = None if self.cone is None else self.cone.outside(made.start, made.slope)
@@ -333,17 +173,22 @@ class CellsCheck:
             z = self.maps[i].apply(values, time)
             lift = time if self.maps[i].degree else None
             if layer.kind == "norm":
-                values[i] = _norm(layer, z, lift)
+                values[i] = norm_slopes(layer, z, lift)
                 continue
             assert layer.sigma is not None
             plain = self.ranges.get(layer.node.operands[0])
             flat = None if plain is None else (plain[0].reshape(-1), plain[1].reshape(-1))
-            values[i] = _curve(layer.sigma, z, flat) if lift is None else _lifted(layer.sigma, z, lift)
+            values[i] = (
+                curve_slopes(layer.sigma, z, flat) if lift is None else lifted_slopes(layer.sigma, z, lift)
+            )
         end = self.output.apply(values, time)
         met, top = end.start.span[0][:, 0], end.span[1][:, 0]
         part = widths**2 / np.maximum((widths**2).sum(1, keepdims=True), TINY)
         share = end.slope.rad[:, :, 0].T + (end.start.rad + 1e-3 * end.spread) * part
+        if radius is not None:
+            top = np.fmin(top, _over_ball(end, place, widths, radius))
         met, top = np.where(np.isnan(met), -math.inf, met), np.where(np.isnan(top), math.inf, top)
+        outside = beside if outside is None else outside
         if outside is not None:  # the middle of a cell may lie outside, so what is met there refutes nothing
             return np.full_like(met, -math.inf), np.where(outside, -math.inf, top), share
         return met, top, share
@@ -429,6 +274,18 @@ class CellsCheck:
             )
             inherited = np.concatenate([inherited, inherited])
 
+    def _radius(self, matrix: Array, shift: Array) -> float | None:
+        """The radius of a ball around 0 that holds p of every x in the domain, where that is an ellipsoid.
+
+        p = (x − shift)/m with ‖(x − c)/a‖ ≤ 1: at most max a/m + ‖(c − shift)/m‖.
+        """
+        if self.ball is None or self.ball.kind != "ellipsoid" or len(self.ball.parts["axes"]) != self.size:
+            return None
+        center, axes, diagonal = self.ball.parts["center"], self.ball.parts["axes"], np.diagonal(matrix)
+        away = float(length(((center - shift) / diagonal)[:, None])[0])
+        made = (float((axes / diagonal).max()) + away) * (1 + (self.size + 16) * U)
+        return made if math.isfinite(made) and made > 0 else None
+
     def _coordinates(self, proof: Mapping[str, Any]) -> tuple[Array, Array]:
         matrix, shift = (np.array(proof[k], dtype=np.float64) for k in ("matrix", "shift"))
         size = self.size
@@ -454,6 +311,19 @@ class CellsCheck:
             if np.count_nonzero(matrix - np.diag(diagonal)) or not covered.all():
                 raise CertificateError("The cells do not cover the box.")
         return matrix, shift
+
+
+def _over_ball(end: CellSlopes, place: Array, widths: Array, radius: float) -> Array:
+    """The largest v₀ + Σ s_j (p_j − place_j)/width_j over the ball, with the middles of s_j;
+    the rest of s_j counts as it does over the cell.
+    """
+    slope = end.slope.mid[:, :, 0] / widths.T
+    turned, far = (slope * place.T).sum(0), radius * length(slope)
+    lost = end.slope.rad[:, :, 0].sum(0) + (gamma(place.shape[1] + 8) + 8 * U) * (
+        (np.abs(slope * place.T)).sum(0) + far + np.abs(end.start.mid[:, 0])
+    )
+    made: Array = end.start.mid[:, 0] - turned + far + round_up(end.start.rad[:, 0] + lost)
+    return made
 
 
 def read_tree(tree: str, axes: int) -> tuple[Array, Array, npt.NDArray[np.bool_]]:

@@ -17,17 +17,24 @@ from farfield.certify._hash import model_hash
 from farfield.certify.checker._cells import CellsCheck
 from farfield.certify.checker._cone import DomainCone
 from farfield.certify.checker._dual import DualCheck
+from farfield.certify.checker._given import (
+    WITNESS,
+    bounded_program,
+    box_around,
+    cone_of_domain,
+    is_inside,
+    listed,
+    number,
+)
 from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._softmax import DIFFERENCES, difference_program, probability_bound
 from farfield.certify.checker._values import CertificateError, Span
-from farfield.graph import FREE, Program, capture, over_ellipsoid
+from farfield.graph import Program, capture
 
 __all__ = ["check_program", "proof_reader", "uncheckable", "verify_certificate"]
 
 SPARE = 1e-9
 """A bound computed here may exceed the stated one by this much of max(1, |bound|)."""
-WITNESS = 1e-6
-"""A witness's value in float64 may differ from the stored one, or pass a bound, by this much of max(1, |value|)."""
 LONGEST = 1 << 24
 """Entries of an input that a certificate may ask for."""
 
@@ -120,7 +127,7 @@ def uncheckable(program: Program, output: str, domain: Mapping[str, Any] | None 
     True
     """
     try:
-        program, confined, _ = _domain(program, domain or {"kind": "all"})
+        program, confined, _ = bounded_program(program, domain or {"kind": "all"})
         lo, hi = Ranges(program, confined).of(output)
     except CertificateError as error:
         return str(error)
@@ -161,114 +168,6 @@ def _zeros(data: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         ) from error
 
 
-def _number(value: Any, where: str) -> float:
-    """A number, or "inf" and "-inf" as JSON has them."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise CertificateError(f"{where} is a number, not {value!r:.40}.")
-    made = float(value)
-    if math.isnan(made):
-        raise CertificateError(f"{where} is not a number.")
-    return made
-
-
-def _listed(value: Any, where: str) -> Sequence[Any]:
-    if not isinstance(value, list | tuple):
-        raise CertificateError(f"{where} is a list, not {type(value).__name__}.")
-    return value
-
-
-def _domain(program: Program, domain: Mapping[str, Any]) -> tuple[Program, dict[str, Span], str | None]:
-    """(the program to bound, ranges of its real inputs, the one of them that runs through all of ℝⁿ)."""
-    real = [spec for spec in program.inputs if spec.kind == "real"]
-    kind = domain["kind"]
-    if kind == "all":
-        return program, {}, real[0].name if len(real) == 1 else None
-    if kind not in PARTS or not real:
-        raise CertificateError(
-            "A certificate's domain is all inputs, or a box, ball, ellipsoid or half-space of the real ones."
-        )
-    shapes = [tuple(int(d) for d in spec.shape) for spec in real]
-    total = sum(math.prod(s) for s in shapes)
-    vectors = {name: _vector(domain[name], total, name) for name in PARTS[kind] if name not in SINGLE}
-    if kind == "halfspace":
-        raise CertificateError("A proof over a half-space is over its cone, or about every input.")
-    if kind == "ball":
-        vectors["axes"] = np.full(total, _finite(domain["radius"], "the ball's radius"))
-    if kind in ("ball", "ellipsoid"):
-        return over_ellipsoid(program, *(torch.from_numpy(vectors[k]) for k in ("center", "axes"))), {}, FREE
-    ends = vectors["lower"], vectors["upper"]
-    if not (ends[0] <= ends[1]).all():
-        raise CertificateError(f"The box needs {total} lower ends, each at most the upper one.")
-    made, begin = {}, 0
-    for spec, shape in zip(real, shapes, strict=True):
-        part = slice(begin, begin + math.prod(shape))
-        made[spec.name] = (ends[0][part].reshape(shape), ends[1][part].reshape(shape))
-        begin = part.stop
-    return program, made, None
-
-
-def _cone(program: Program, domain: Mapping[str, Any]) -> DomainCone | None:
-    """The domain in homogeneous coordinates; ``None`` for every input."""
-    kind = domain["kind"]
-    if kind == "all":
-        return None
-    if kind not in PARTS:
-        raise CertificateError(f"There is no domain of kind {kind!r:.40}.")
-    total = sum(math.prod(int(d) for d in s.shape) for s in program.inputs if s.kind == "real")
-    parts = {
-        name: np.full(total, _finite(domain[name], name))
-        if name in SINGLE
-        else _vector(domain[name], total, name)
-        for name in PARTS[kind]
-    }
-    if kind == "ball":
-        kind, parts = "ellipsoid", {"center": parts["center"], "axes": parts["radius"]}
-    if kind == "ellipsoid" and (parts["axes"] < 0).any():
-        raise CertificateError("A ball's radius and an ellipsoid's axes are not negative.")
-    return DomainCone(kind, parts)
-
-
-PARTS = {
-    "box": ("lower", "upper"), "ball": ("center", "radius"), "ellipsoid": ("center", "axes"),
-    "halfspace": ("normal", "offset"),
-}  # fmt: skip
-SINGLE = ("radius", "offset")
-
-
-def _vector(value: Any, size: int, name: str) -> Any:
-    made = np.array([_number(v, f"the domain's {name}") for v in _listed(value, name)])
-    if made.size != size:
-        raise CertificateError(f"The domain's {name} needs {size} numbers, one for each real input entry.")
-    return made
-
-
-def _finite(value: Any, where: str) -> float:
-    made = _number(value, where)
-    if math.isinf(made):
-        raise CertificateError(f"{where} is a finite number.")
-    return made
-
-
-def _inside(domain: Mapping[str, Any], point: Any) -> bool:
-    """Whether a point of the real inputs lies in the domain, up to what a witness may be off by."""
-    kind, loose = domain["kind"], WITNESS * np.maximum(1.0, np.abs(point))
-    if kind == "box":
-        low, high = (_vector(domain[k], point.size, k) for k in ("lower", "upper"))
-        return bool(((point >= low - loose) & (point <= high + loose)).all())
-    if kind in ("ball", "ellipsoid"):
-        center = _vector(domain["center"], point.size, "center")
-        given = [domain["radius"]] * point.size if kind == "ball" else domain["axes"]
-        axes = _vector(given, point.size, "axes")
-        away = np.maximum(0.0, np.abs(point - center) - loose)
-        if (away[axes == 0] > 0).any():
-            return False
-        return bool(np.linalg.norm(away[axes > 0] / axes[axes > 0]) <= 1.0 + WITNESS)
-    if kind == "halfspace":
-        normal = _vector(domain["normal"], point.size, "normal")
-        return bool(normal @ point <= _finite(domain["offset"], "offset") + np.abs(normal) @ loose)
-    return True
-
-
 # -- the checks ----------------------------------------------------------------------------------------------
 
 
@@ -286,14 +185,14 @@ def _check(program: Program, data: Mapping[str, Any]) -> bool:
         raise CertificateError("A certificate's domain is a table with its kind.")
     size = math.prod(int(d) for d in program.node(output).shape)
     bounds = {
-        s: [_number(v, f"{s}[{i}]") for i, v in enumerate(_listed(data[s], s))] for s in ("lower", "upper")
+        s: [number(v, f"{s}[{i}]") for i, v in enumerate(listed(data[s], s))] for s in ("lower", "upper")
     }
     if any(len(side) != size for side in bounds.values()):
         raise CertificateError(
             f"{output!r} has {size} entries; the certificate bounds another number of them."
         )
     _check_witnesses(program, data, bounds)
-    proved = _Over(program, output, domain).all(_listed(data["proofs"], "proofs"))
+    proved = _Over(program, output, domain).all(listed(data["proofs"], "proofs"))
     rounded = _rounding(data, size)
     for index in range(size):
         for side, published in (("upper", bounds["upper"][index]), ("lower", -bounds["lower"][index])):
@@ -316,7 +215,7 @@ def _rounding(data: Mapping[str, Any], size: int) -> list[float]:
         return [0.0] * size
     if not isinstance(arithmetic, Mapping):
         raise CertificateError("A certificate's arithmetic is a table.")
-    added = [_number(v, "what is added for rounding") for v in _listed(arithmetic["error"], "error")]
+    added = [number(v, "what is added for rounding") for v in listed(arithmetic["error"], "error")]
     if len(added) != size or min(added, default=0.0) < 0:
         raise CertificateError(f"What is added for rounding has {size} numbers, none of them negative.")
     return added
@@ -348,13 +247,13 @@ def _check_witnesses(
         for index, witness in enumerate(listed.get(side) or ()):
             if witness.get("point") is None:
                 continue
-            point = np.array([_number(v, "a witness's point") for v in witness["point"]])
-            if not _inside(data["domain"], point):
+            point = np.array([number(v, "a witness's point") for v in witness["point"]])
+            if not is_inside(data["domain"], point):
                 raise CertificateError("A witness lies outside the certificate's domain.")
             value = float(
                 program.evaluate(*_inputs(program, point), keep=[output])[output].reshape(-1)[index]
             )
-            stored, allowed = _number(witness["value"], "a witness's value"), WITNESS * max(1.0, abs(value))
+            stored, allowed = number(witness["value"], "a witness's value"), WITNESS * max(1.0, abs(value))
             if not abs(value - stored) <= allowed:
                 raise CertificateError(
                     f"The witness of {side}[{index}] reaches {value:.12g}, not {stored:.12g}."
@@ -366,7 +265,7 @@ def _check_witnesses(
                 )
             attained = data.get(f"attained_{side}")
             if attained is not None:
-                claimed = _number(attained[index], f"attained_{side}[{index}]")
+                claimed = number(attained[index], f"attained_{side}[{index}]")
                 if (claimed > value + allowed) if side == "upper" else (claimed < value - allowed):
                     raise CertificateError(
                         f"attained_{side}[{index}] is {claimed:.12g}; its witness reaches {value:.12g}."
@@ -387,7 +286,9 @@ def _inputs(program: Program, point: Any) -> list[torch.Tensor]:
 
 
 class _Over:
-    """Proofs about one output over a domain: by its own program, in homogeneous coordinates, or about every input."""
+    """Proofs about one output over a domain: by its own program, the box around an ellipsoid, in homogeneous
+    coordinates, or about every input.
+    """
 
     def __init__(
         self,
@@ -398,10 +299,16 @@ class _Over:
     ) -> None:
         whole = {"kind": "all"}
         self.make: dict[str, Callable[[], _Checker]] = {
-            "domain": lambda: _Checker(output, *_domain(program, domain), stop=stop),
-            "everywhere": lambda: _Checker(output, *_domain(program, whole), stop=stop),
+            "domain": lambda: _Checker(output, *bounded_program(program, domain), stop=stop),
+            "box": lambda: _Checker(
+                output,
+                *bounded_program(program, box_around(program, domain)),
+                ball=cone_of_domain(program, domain),
+                stop=stop,
+            ),
+            "everywhere": lambda: _Checker(output, *bounded_program(program, whole), stop=stop),
             "cone": lambda: _Checker(
-                output, *_domain(program, whole), cone=_cone(program, domain), stop=stop
+                output, *bounded_program(program, whole), cone=cone_of_domain(program, domain), stop=stop
             ),
         }
         self.made: dict[str, _Checker] = {}
@@ -410,7 +317,7 @@ class _Over:
         over = proof.get("over", "domain") if isinstance(proof, Mapping) else "domain"
         if over not in self.make:
             raise CertificateError(
-                f"a proof is over its domain, its cone or everywhere, not over {over!r:.40}."
+                f"a proof is over its domain, the box around it, its cone or everywhere, not over {over!r:.40}."
             )
         if over not in self.made:
             self.made[over] = self.make[over]()
@@ -423,11 +330,11 @@ class _Over:
     def all(self, proofs: Sequence[Any]) -> dict[tuple[int, str], float]:
         """(entry, side) → the bound of sign·f that the proofs establish; a proof that states more is refused."""
         best: dict[tuple[int, str], float] = {}
-        for number, proof in enumerate(proofs):
+        for place, proof in enumerate(proofs):
             try:
                 found = self._of(proof).all([proof])
             except CertificateError as error:
-                raise CertificateError(f"Proof {number}: {error}") from error
+                raise CertificateError(f"Proof {place}: {error}") from error
             best |= {key: min(best.get(key, math.inf), bound) for key, bound in found.items()}
         return best
 
@@ -442,10 +349,11 @@ class _Checker:
         confined: dict[str, Span],
         unbounded: str | None,
         cone: DomainCone | None = None,
+        ball: DomainCone | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.program, self.output, self.confined, self.unbounded = program, output, confined, unbounded
-        self.cone, self.stop = cone, stop
+        self.cone, self.ball, self.stop = cone, ball, stop
         self.ranges = Ranges(program, confined)
         self.memo: dict[str, Any] = {}
         self.size = math.prod(int(d) for d in program.node(output).shape)
@@ -455,7 +363,7 @@ class _Checker:
         best: dict[tuple[int, str], float] = {}
         for proof in proofs:
             index, side, found = self.proved(proof)
-            bound = _number(proof["bound"], "its bound")
+            bound = number(proof["bound"], "its bound")
             if not found <= bound + SPARE * max(1.0, abs(bound)):
                 raise CertificateError(
                     f"it states {bound:.12g} and proves {found:.12g}: {found - bound:.3g} more."
@@ -480,9 +388,9 @@ class _Checker:
         if kind == "cells":
             if proof["output_index"] != index or proof["sign"] != sign:
                 raise CertificateError("its cells are of another entry or side than it says.")
-            bound = _number(proof["bound"], "its bound")
+            bound = number(proof["bound"], "its bound")
             cells = CellsCheck(
-                self.ranges, self.output, self.confined, self.unbounded, index, sign, self.cone
+                self.ranges, self.output, self.confined, self.unbounded, index, sign, self.cone, self.ball
             )
             return index, side, cells.check(proof, bound + SPARE / 2 * max(1.0, abs(bound)), self.stop)
         if kind == "softmax":
@@ -490,7 +398,7 @@ class _Checker:
             if differences is None:
                 raise CertificateError("the output is no softmax over all its entries.")
             inner = _Checker(DIFFERENCES, differences, self.confined, self.unbounded, self.cone)
-            proved = inner.all(_listed(proof["differences"], "differences"))
+            proved = inner.all(listed(proof["differences"], "differences"))
             rows = {row: bound for (row, upper), bound in proved.items() if upper == "upper"}
             return index, side, probability_bound(rows, self.size, index, sign)
         raise CertificateError(f"there is no kind of proof named {kind!r}.")
