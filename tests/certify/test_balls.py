@@ -19,7 +19,6 @@ from certify.regions import attack
 from farfield.certify import CertificateError, verify_certificate
 from farfield.certify._cone import cone_of
 from farfield.certify._task import Task
-from farfield.certify.affine import build_network
 from farfield.certify.cells import CellNetwork, compile_cells
 from farfield.certify.cells._compile import _ball
 from farfield.certify.cells._norm import _largest_square, _product
@@ -79,7 +78,7 @@ def prepared(seed, norm, act, place):
     model, domain = random_net(seed, AXES, norm, act, place, 1e-5), ellipsoid(seed)
     program = capture(model, torch.zeros(1, AXES, dtype=F64), dynamic_batch=False)
     task = Task.over(program, program.outputs[0], domain).boxed
-    network = build_network(program, task.output, task.claimed[0], task.boxes)
+    network = task.network
     compiled = compile_cells(network, 0, 1, cone_of(domain))
     assert compiled.ball is not None
     _, confined, unbounded = bounded_program(program, box_around(program, domain))

@@ -19,6 +19,7 @@ from farfield.certify._proofs import DualProof, IntervalProof
 from farfield.certify._provers import prepare
 from farfield.certify._search import attained
 from farfield.certify._task import Task
+from farfield.certify.affine import build_network
 from farfield.certify.checker import proof_reader, verify_certificate
 from farfield.certify.checker._dual import DualCheck
 from farfield.certify.checker._ranges import Ranges
@@ -53,7 +54,7 @@ def deep(seed=0, activation=nn.ReLU, dim=6, width=12, depth=4, norm=nn.LayerNorm
 def built(model, dim=6):
     program = capture(model, torch.zeros(1, dim, dtype=F64), dynamic_batch=False)
     found = attained(program, program.outputs[0], time_budget=ff.Budget(steps=2), generator=torch.Generator())
-    case = prepare(program, program.outputs[0], propagate(program), {}, found)
+    case = prepare(program, build_network(program, program.outputs[0], propagate(program)), found)
     return program, case
 
 
@@ -171,7 +172,7 @@ def test_deep_certificates_hold_and_are_smaller():
     again = ff.certify(model, x, time_budget=ff.Budget(steps=40), resume=made)
     assert bool((again.upper <= made.upper).all())
     program = capture(model, x, dynamic_batch=False)
-    problem = build_problem(prepare(program, "output", propagate(program), {}, _found(program)).network)
+    problem = build_problem(build_network(program, "output", propagate(program)))
     smaller, layers = tightened(problem, ff.Budget(steps=90).start())
     assert len(layers) == 3
     widths = [float((p.curves[-1].hi - p.curves[-1].lo).sum()) for p in (problem, smaller)]

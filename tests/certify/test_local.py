@@ -15,7 +15,6 @@ from farfield.certify import _local, verify_certificate
 from farfield.certify._checks import Checks
 from farfield.certify._solve import published
 from farfield.certify._task import Task
-from farfield.certify.affine import build_network
 from farfield.certify.cells import branch
 from farfield.certify.checker import proof_reader
 from farfield.certify.checker._cells import CellsCheck
@@ -96,7 +95,7 @@ def searched(size=0.05):
     """A task, and cells of its first entry that the checker does not follow at once."""
     program = capture(net("late"), torch.zeros(1, 7, dtype=F64), dynamic_batch=False)
     task = Task.over(program, program.outputs[0], box(size))
-    network = build_network(program, task.output, task.claimed[0], task.boxes)
+    network = task.network
     proof, _ = branch(network, 0, 1, time_budget=ff.Budget(steps=20), tolerance=0.0)
     return task, proof
 

@@ -22,6 +22,7 @@ from farfield.certify import CertificateError, verify_certificate
 from farfield.certify import _provers as provers
 from farfield.certify._proofs import DualProof, read_proof
 from farfield.certify._search import attained
+from farfield.certify.affine import build_network
 from farfield.certify.checker import proof_reader
 from farfield.certify.checker._joint import joint_bound
 from farfield.certify.checker._values import MidRad
@@ -52,7 +53,8 @@ def two_norms(seed=0, activation=nn.ReLU, norm=nn.LayerNorm, dim=7, width=12, be
 def case_of(model, dim=7):
     program = capture(model, torch.zeros(1, dim, dtype=F64), dynamic_batch=False)
     found = attained(program, program.outputs[0], time_budget=ff.Budget(steps=2), generator=torch.Generator())
-    return program, provers.prepare(program, program.outputs[0], propagate(program), {}, found)
+    network = build_network(program, program.outputs[0], propagate(program))
+    return program, provers.prepare(program, network, found)
 
 
 def proved(model, dim=7, key=(0, 1), steps=150):

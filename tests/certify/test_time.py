@@ -17,7 +17,6 @@ from farfield.certify._proofs import DualProof, IntervalProof
 from farfield.certify._search import attained
 from farfield.certify._solve import published, solve
 from farfield.certify._task import Task
-from farfield.certify.affine import build_network
 from farfield.certify.cells import branch
 from farfield.certify.checker import proof_reader
 from farfield.graph import capture
@@ -83,7 +82,7 @@ def _nearly_constant():
     domain, _ = random_region(67, dim)
     program = capture(model, torch.zeros(1, dim, dtype=F64), dynamic_batch=False)
     task = Task.over(program, program.outputs[0], domain)
-    searched = build_network(program, task.output, task.claimed[0], task.boxes)
+    searched = task.network
     proof, _ = branch(searched, 0, 1, time_budget=Budget(steps=2), tolerance=0.0)
     return task, proof
 

@@ -7,23 +7,26 @@ over it. A short search shows whether it is. What it finds is checked again at o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from farfield._budget import Clock
 from farfield.certify._checks import Checks
-from farfield.certify._proofs import CellsProof
+from farfield.certify._proofs import CellsProof, Proof
 from farfield.certify._provers import CELL_DIMENSIONS, AttainedPoint, Key, OutputCase, dimensions, reached
 from farfield.certify._search import Attained
 from farfield.certify._softmax import difference_program
 from farfield.certify._task import Solution, Task, in_domain
-from farfield.certify.affine import Block, Network, TooLargeError, build_network
+from farfield.certify.affine import Block, Network
 from farfield.certify.cells import CellsState, branch
 from farfield.errors import FarfieldError
 
 __all__ = ["solve_locally"]
 
 MOST_DIMENSIONS = 32
+WHOLE = 0.5
+"""Of the time, at most, for every side as one cell."""
 GLANCE = 0.25
 """Of a search, after which it is given up if the region is too large."""
 
@@ -58,41 +61,37 @@ GAINED = 0.01
 
 
 def solve_locally(
-    task: Task, found: Attained, clock: Clock, check: Clock, say: Callable[[str], None]
-) -> tuple[Solution, bool]:
-    """(proofs of the sides for which cells are small enough, whether these leave nothing to gain)."""
+    task: Task, found: Attained, clock: Clock, check: Clock, say: Callable[[str], None],
+    earlier: Mapping[str, Mapping[Key, Proof]],
+) -> tuple[Solution, bool]:  # fmt: skip
+    """(proofs of the sides for which cells are small enough, whether these leave nothing to gain).
+
+    ``earlier`` are proofs that exist already, by what they are over: what these leave most open has its turn first.
+    """
     nothing = Solution({}, {})
     task = task.boxed
-    if not task.usable or difference_program(task.program, task.output) is not None:
-        return nothing, False
-    try:
-        network = build_network(task.program, task.output, task.claimed[0], task.boxes)
-    except TooLargeError:
+    network = task.network
+    if network is None or not task.usable or difference_program(task.program, task.output) is not None:
         return nothing, False
     count = dimensions(network) if network.compact() else None
     if count is None or not CELL_DIMENSIONS < count <= MOST_DIMENSIONS:
         return nothing, False
     case = OutputCase(network, None, count, found, task.cone)
     plan = LATE if any(_late(network, block) for block in network.blocks) else USUAL
-    checks, searched = Checks(task, check), clock.share(plan.search)
-    made: dict[Key, CellsProof] = {}
-    witnesses: dict[Key, AttainedPoint] = {}
-    keys = [(entry, sign) for entry in range(found.lower.numel()) for sign in task.signs]
-    for done, key in enumerate(keys):
-        if searched.over or clock.over:
-            break
-        say(f"output {key[0]}, {'upper' if key[1] > 0 else 'lower'} bound, cells of the region")
-        proof, witness = _search(case, key, searched.share(1.0 / (len(keys) - done)), plan.hope)
-        if proof is not None:
-            made[key] = proof
-        if witness is not None:
-            witnesses[key] = witness
-    _check(checks, made, clock.share(plan.check), plan.coarse)
-    closed = all(
-        key in checks.proofs and checks.proofs[key].bound - reached(found, key) <= GAINED * _width(found, key)
-        for key in keys
-    )
+    checks = Checks(task, check)
+    known = {
+        key: min((proofs[key].bound for proofs in earlier.values() if key in proofs), default=math.inf)
+        for key in ((entry, sign) for entry in range(found.lower.numel()) for sign in task.signs)
+    }
+    keys = [key for key, bound in known.items() if not case.close(key, bound)]
+    keys.sort(key=lambda key: reached(found, key) - known[key])
+    searches = _search_all(case, keys, clock, plan, say)
+    made = {key: one.proof for key, one in searches.items()}
+    _check(checks, made, clock.share(plan.check), _lines(case, made, plan))
+    bounds = known | {key: min(known[key], proof.bound) for key, proof in checks.proofs.items()}
+    closed = all(bound - reached(found, k) <= GAINED * _width(found, k) for k, bound in bounds.items())
     over = dict.fromkeys(checks.proofs, task.mark)
+    witnesses = {key: one.witness for key, one in searches.items() if one.witness is not None}
     return Solution(checks.proofs, in_domain(task, witnesses), tuple(checks.doubts), over), closed
 
 
@@ -103,9 +102,23 @@ def _late(network: Network, block: Block) -> bool:
     return any(network.blocks[i].form is not None for i in block.form.matrices)
 
 
-def _check(checks: Checks, made: Mapping[Key, CellsProof], clock: Clock, coarse: float) -> None:
+def _lines(case: OutputCase, made: Mapping[Key, CellsProof], plan: _Plan) -> dict[Key, float]:
+    """How close the checker need come; to those that others are left to, not at all."""
+    return {
+        key: proof.attained + plan.coarse * (proof.bound - proof.attained)
+        if _hopeful(case, key, proof, plan)
+        else math.inf
+        for key, proof in made.items()
+    }
+
+
+def _hopeful(case: OutputCase, key: Key, proof: CellsProof, plan: _Plan) -> bool:
+    """Whether cells are small enough for this side."""
+    return proof.bound - reached(case.found, key) <= plan.hope * _width(case.found, key)
+
+
+def _check(checks: Checks, made: Mapping[Key, CellsProof], clock: Clock, wanted: Mapping[Key, float]) -> None:
     """Check all proofs once, then closer where there is time; what nobody could check bounds nothing."""
-    wanted = {key: proof.attained + coarse * (proof.bound - proof.attained) for key, proof in made.items()}
     for lines in (dict.fromkeys(made, math.inf), wanted):
         left = [key for key in made if key not in checks.proofs or checks.proofs[key].bound > wanted[key]]
         for done, key in enumerate(left):
@@ -117,26 +130,51 @@ def _width(found: Attained, key: Key) -> float:
     return float(found.upper[key[0]] - found.lower[key[0]])
 
 
-def _search(
-    case: OutputCase, key: Key, clock: Clock, hope: float
-) -> tuple[CellsProof | None, AttainedPoint | None]:
-    """Cells of one side; ``None`` where a glance shows that they are too large."""
-    met, tolerance = reached(case.found, key), case.tolerance(key[0])
-    best: CellsProof | None = None
-    state: CellsState | None = None
-    try:
-        # The region as one cell first: halves of a ball may be worse than the whole to begin with.
-        for part in (Clock(math.inf, 1, clock), clock.share(GLANCE), clock):
-            proof, state = branch(
-                case.network, *key, time_budget=part, tolerance=tolerance, attained=met, state=state,
-                cone=case.cone,
-            )  # fmt: skip
-            best = proof if best is None or proof.bound < best.bound else best
-            if case.close(key, best.bound):
-                break
-            if state.bounded > 1 and best.bound - proof.attained > hope * _width(case.found, key):
-                return None, None
-    except FarfieldError:
-        return None, None
-    assert best is not None
-    return best, AttainedPoint(proof.attained, proof.point) if proof.finite and proof.point else None
+@dataclass(frozen=True)
+class _Search:
+    """One side: the best proof so far, and where its search stopped."""
+
+    proof: CellsProof
+    state: CellsState
+    witness: AttainedPoint | None
+
+
+def _search_all(
+    case: OutputCase, keys: Sequence[Key], clock: Clock, plan: _Plan, say: Callable[[str], None]
+) -> dict[Key, _Search]:
+    """Every side as one cell; then a glance at each, and those that are not hopeless to the end of the time.
+
+    What is hopeless stays one cell: that costs next to nothing to check, and may be all that there is time for.
+    """
+    made: dict[Key, _Search] = {}
+    whole, rest = clock.share(WHOLE), clock.share(plan.search)
+
+    def go_on(keys: Sequence[Key], until: Clock, share: float | None) -> None:
+        for done, key in enumerate(keys):
+            if until.over:
+                return
+            say(f"output {key[0]}, {'upper' if key[1] > 0 else 'lower'} bound, cells of the region")
+            turn = Clock(math.inf, 1, clock) if share is None else until.share(share / (len(keys) - done))
+            with suppress(FarfieldError):  # this entry is not one for cells
+                made[key] = _searched(case, key, turn, made.get(key))
+
+    def open_(keys: Iterable[Key]) -> list[Key]:
+        return [key for key in keys if not case.close(key, made[key].proof.bound)]
+
+    go_on(keys, whole, None)
+    first = dict(made)
+    go_on(open_(made), rest, GLANCE)
+    hopeful = [key for key in made if _hopeful(case, key, made[key].proof, plan)]
+    go_on(open_(hopeful), rest, 1.0)
+    return {key: one if key in hopeful else replace(one, proof=first[key].proof) for key, one in made.items()}
+
+
+def _searched(case: OutputCase, key: Key, clock: Clock, before: _Search | None) -> _Search:
+    """A search goes on. Halves of a ball may be worse than the whole to begin with, so the best tree is kept."""
+    proof, state = branch(
+        case.network, *key, time_budget=clock, tolerance=case.tolerance(key[0]),
+        attained=reached(case.found, key), state=None if before is None else before.state, cone=case.cone,
+    )  # fmt: skip
+    witness = AttainedPoint(proof.attained, proof.point) if proof.finite and proof.point else None
+    best = proof if before is None or proof.bound < before.proof.bound else before.proof
+    return _Search(best, state, witness)

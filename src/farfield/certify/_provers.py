@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from farfield._budget import Budget, Clock
 from farfield.certify._cone import Cone
 from farfield.certify._proofs import CellsProof, DualProof, Proof
 from farfield.certify._search import Attained
-from farfield.certify.affine import Network, TooLargeError, build_network
+from farfield.certify.affine import Network
 from farfield.certify.cells import branch
 from farfield.certify.dual import (
     Anchor,
@@ -39,7 +39,6 @@ from farfield.certify.dual import (
     subproblem,
     tightened,
 )
-from farfield.certify.intervals import Interval
 from farfield.errors import FarfieldError, PrecisionError
 from farfield.graph import Program
 
@@ -149,15 +148,8 @@ Prover: TypeAlias = Callable[[OutputCase, Key, Proof, Clock], tuple[Proof | None
 """(case, entry and side, best proof so far, clock) ↦ (a proof, a value met on the way)."""
 
 
-def prepare(
-    program: Program, output: str, claims: Mapping[str, Any], boxes: Mapping[str, Interval], found: Attained,
-    cone: Cone | None = None,
-) -> OutputCase | None:  # fmt: skip
-    """The case of an output; ``None`` where it is too large for more than intervals."""
-    try:
-        network = build_network(program, output, claims, boxes)
-    except TooLargeError:
-        return None
+def prepare(program: Program, network: Network, found: Attained, cone: Cone | None = None) -> OutputCase:
+    """The case of an output, from the network it is."""
     sizes = _typical(program, network)
     try:
         problem = build_problem(network, sizes, cone=cone)
@@ -169,14 +161,12 @@ def prepare(
     return replace(case, nested=nest(network, problem, sizes, cone))
 
 
-def knows_region(program: Program, output: str, claims: Mapping[str, Any]) -> bool:
+def knows_region(network: Network | None) -> bool:
     """Whether provers gain most from a region's cone: a norm divides an affine map of the input.
 
     With few inputs cells gain as much from the program over the region.
     """
-    try:
-        network = build_network(program, output, claims, {})
-    except TooLargeError:
+    if network is None:
         return False
     few = network.compact() and (dimensions(network) or 0) <= CELL_DIMENSIONS
     return not few and any(homogeneous_source(network, block) is not None for block in network.blocks)

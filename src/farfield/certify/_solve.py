@@ -33,7 +33,7 @@ from farfield.certify._provers import (
 )
 from farfield.certify._search import Attained, attained
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
-from farfield.certify._task import OWN, Solution, Task, UnboundedError, claims_of, in_domain, kept
+from farfield.certify._task import OWN, Solution, Task, claims_of, in_domain, kept
 
 __all__ = [
     "published",
@@ -66,14 +66,14 @@ def solve_domain(
     """
     if task.domain["kind"] == "all":
         return solve(task, found, clock, check, say, earlier.get(OWN, {}))
-    local, closed = solve_locally(task, found, clock, check, say)
+    local, closed = solve_locally(task, found, clock, check, say, earlier)
     if closed:  # an earlier proof may be better still
         for over in (OWN, "box", "cone", "everywhere"):
             local = local.joined(earlier.get(over, {}), over)
         return local
     outer, made = task.outer, None
     if not task.usable or outer.claimed[1] is None:
-        knows = knows_region(outer.program, task.output, outer.claimed[0])
+        knows = knows_region(outer.network)
         share = clock.share(CONE_SHARES[knows]) if task.usable else clock
         there = solve(outer, found, share, check, say, earlier.get("cone", {}))
         met = kept(
@@ -101,16 +101,17 @@ def solve(
     resume: Mapping[Key, Proof],
 ) -> Solution:  # fmt: skip
     """(entry, sign) → the best proof there is time for, as the checker proves it."""
-    solution = _solve(task, claims_of(task), found, clock, check, say, resume)
+    claims_of(task)
+    solution = _solve(task, found, clock, check, say, resume)
     solution = replace(solution, witnesses=in_domain(task, solution.witnesses))
     return _confidences(task, solution, clock, check, say)
 
 
 def _solve(
-    task: Task, claims: Mapping[str, Any], found: Attained, clock: Clock, check: Clock,
-    say: Callable[[str], None], resume: Mapping[Key, Proof],
+    task: Task, found: Attained, clock: Clock, check: Clock, say: Callable[[str], None],
+    resume: Mapping[Key, Proof],
 ) -> Solution:  # fmt: skip
-    claim = claims[task.output]
+    claim = task.claimed[0][task.output]
     best: dict[Key, Proof] = {}
     for i, (lo, hi) in enumerate(zip(claim.lo.reshape(-1), claim.hi.reshape(-1), strict=True)):
         for sign in task.signs:
@@ -121,8 +122,8 @@ def _solve(
     witnesses: dict[Key, AttainedPoint] = {}
     spent: dict[Key, float] = {}
     case = None
-    if difference_program(task.program, task.output) is None:
-        case = prepare(task.program, task.output, claims, task.boxes, found, task.cone)
+    if task.network is not None and difference_program(task.program, task.output) is None:
+        case = prepare(task.program, task.network, found, task.cone)
     checks = Checks(task, check)
     stages = [] if case is None else _stages(case)
     for number, stage in enumerate(stages):
@@ -208,15 +209,13 @@ def _confidences(
     if model is None:
         return solution
     inner = Task.over(model, DIFFERENCES, task.domain, (1,))
-    try:
-        claims = claims_of(inner)
-    except UnboundedError:
+    if inner.claimed[1] is not None:
         return solution
     generator = torch.Generator().manual_seed(0)
     found = attained(
         model, DIFFERENCES, time_budget=clock.share(0.1), generator=generator, domain=task.domain
     )
-    differences = _solve(inner, claims, found, clock, check, say, {})
+    differences = _solve(inner, found, clock, check, say, {})
     bounds = [published(differences.proofs[row, 1].bound) for row in range(len(differences.proofs))]
     classes = len(solution.proofs) // 2
     best = dict(solution.proofs)

@@ -15,6 +15,7 @@ from farfield.certify._domain import box_around, domain_boxes, restricted
 from farfield.certify._proofs import Proof
 from farfield.certify._provers import AttainedPoint, Key
 from farfield.certify._search_region import search_region
+from farfield.certify.affine import Network, TooLargeError, build_network
 from farfield.certify.intervals import Interval, UnboundableError, propagate
 from farfield.errors import FarfieldError
 from farfield.graph import Node, Program, describe, real_size
@@ -84,6 +85,14 @@ class Task:
         return _claimed(self)
 
     @cached_property
+    def network(self) -> Network | None:
+        """The program as curves and norms with affine forms between them; ``None`` where it is too large for that."""
+        try:
+            return build_network(self.program, self.output, self.claimed[0], self.boxes)
+        except TooLargeError:
+            return None
+
+    @cached_property
     def outer(self) -> Task:
         """The same in homogeneous coordinates."""
         whole = Task.over(self.model, self.output, EVERY_INPUT, self.signs)
@@ -116,8 +125,8 @@ class Solution:
     """Layers of activations behind the last norm, which is what the dual has to cross."""
 
     def joined(self, proofs: Mapping[Key, Proof], over: str) -> Solution:
-        """Where one of these proofs, all over the same, is the better one, that one."""
-        better = {k: p for k, p in proofs.items() if k in self.proofs and p.bound < self.proofs[k].bound}
+        """Where one of these proofs, all over the same, is the better one or the only one, that one."""
+        better = {k: p for k, p in proofs.items() if k not in self.proofs or p.bound < self.proofs[k].bound}
         return replace(
             self, proofs={**self.proofs, **better}, over={**self.over, **dict.fromkeys(better, over)}
         )

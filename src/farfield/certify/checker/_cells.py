@@ -40,6 +40,8 @@ NARROWEST = 2.0**-48
 """Cells narrower than this are not halved."""
 WORK = 2e9
 """Operations that may be spent on cells beyond those a proof lists, however few it lists."""
+LEAST_RADIUS = 1e-100
+"""Of the ball in the cube: a proof's coordinates may make it as small as it likes."""
 FURTHER = 16
 """Cells that may be looked at for each one listed: a mean-value form needs smaller cells than the search."""
 
@@ -89,7 +91,7 @@ def _argument(layer: Layer) -> Form:
 
 
 class CellsCheck:
-    """Bounds of sign·f over cells, for one entry of an output."""
+    """Bounds of sign·f over cells, for one entry of an output; ``memo`` keeps what all entries have in common."""
 
     def __init__(
         self,
@@ -101,19 +103,24 @@ class CellsCheck:
         sign: float,
         cone: DomainCone | None = None,
         ball: DomainCone | None = None,
+        memo: dict[str, Any] | None = None,
     ) -> None:
         self.ranges, self.confined, self.homogeneous = ranges, confined, unbounded is not None
         self.cone = cone if self.homogeneous else None
         self.ball = None if self.homogeneous else ball
-        reading = Reading(ranges, output, frozenset(confined), unbounded)
+        memo = {} if memo is None else memo
+        if "cells" not in memo:
+            reading = Reading(ranges, output, frozenset(confined), unbounded)
+            self.layers = reading.layers
+            kinds = ("curve", "norm")
+            maps = {i: self._map(_argument(x)) for i, x in enumerate(self.layers) if x.kind in kinds}
+            memo["cells"] = reading, maps
+        reading, self.maps = memo["cells"]
         if reading.output.degree:
             raise CertificateError("The output is reached from the input without a norm on the way.")
         self.layers = reading.layers
         row = reading.output.value.reshape(len(reading.output.value.mid), -1)[:, index : index + 1]
         self.output = self._map(Form(MidRad(sign * row.mid, row.rad)))
-        self.maps = {
-            i: self._map(_argument(x)) for i, x in enumerate(self.layers) if x.kind in ("curve", "norm")
-        }
         found: set[int] = set()
         stack = [i for i, _ in self.output.parts]
         while stack:
@@ -284,7 +291,8 @@ class CellsCheck:
         center, axes, diagonal = self.ball.parts["center"], self.ball.parts["axes"], np.diagonal(matrix)
         away = float(length(((center - shift) / diagonal)[:, None])[0])
         made = (float((axes / diagonal).max()) + away) * (1 + (self.size + 16) * U)
-        return made if math.isfinite(made) and made > 0 else None
+        # A larger radius holds as well; this one has a square that float64 holds to the last digit.
+        return max(made, LEAST_RADIUS) if math.isfinite(made) else None
 
     def _coordinates(self, proof: Mapping[str, Any]) -> tuple[Array, Array]:
         matrix, shift = (np.array(proof[k], dtype=np.float64) for k in ("matrix", "shift"))

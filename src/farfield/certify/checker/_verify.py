@@ -389,9 +389,8 @@ class _Checker:
             if proof["output_index"] != index or proof["sign"] != sign:
                 raise CertificateError("its cells are of another entry or side than it says.")
             bound = number(proof["bound"], "its bound")
-            cells = CellsCheck(
-                self.ranges, self.output, self.confined, self.unbounded, index, sign, self.cone, self.ball
-            )
+            about = (self.ranges, self.output, self.confined, self.unbounded)
+            cells = CellsCheck(*about, index, sign, self.cone, self.ball, self.memo)
             return index, side, cells.check(proof, bound + SPARE / 2 * max(1.0, abs(bound)), self.stop)
         if kind == "softmax":
             differences = difference_program(self.program, self.output)
