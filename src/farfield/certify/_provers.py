@@ -18,6 +18,7 @@ from farfield.certify.affine import Network
 from farfield.certify.cells import branch
 from farfield.certify.dual import (
     Anchor,
+    Dual,
     LayerSearch,
     Multipliers,
     Nested,
@@ -36,6 +37,7 @@ from farfield.certify.dual import (
     publish_nested,
     restore,
     restore_nested,
+    single_multipliers,
     subproblem,
     tightened,
 )
@@ -47,6 +49,7 @@ __all__ = [
     "Key",
     "OutputCase",
     "Prover",
+    "Together",
     "by_dual",
     "by_nested",
     "dimensions",
@@ -56,6 +59,8 @@ __all__ = [
     "reached",
 ]
 
+WORTH_RANGES = 2
+"""Layers behind others, from which on ranges of their own are searched: decision 0034 has what was measured."""
 CELL_DIMENSIONS = 5
 """Branch and bound over cells is tried up to this many inputs."""
 TOLERANCE = 1e-3
@@ -85,6 +90,22 @@ class AttainedPoint:
 
 
 @dataclass(frozen=True)
+class Together:
+    """What a search of several sides at once has found: their multipliers share all that is quadratic."""
+
+    keys: tuple[Key, ...]
+    multipliers: Multipliers
+
+    def start(self, key: Key, forms: int) -> Multipliers | None:
+        """Where a search of one of them may begin."""
+        if key not in self.keys:
+            return None
+        made = single_multipliers(self.multipliers, forms, self.keys.index(key))
+        del made["room"]  # the shift is in the multipliers already
+        return made
+
+
+@dataclass(frozen=True)
 class OutputCase:
     """One output in the forms that provers take; ``problem`` where it can be written as one."""
 
@@ -99,6 +120,8 @@ class OutputCase:
     """The problem with what its norm normalizes, where there is one."""
     anchor: Anchor | None = None
     """Where a search of the nested problem begins."""
+    together: Together | None = None
+    """Where searches of single sides begin, if not at a first guess of their own."""
 
     def anchored(self, clock: Clock) -> OutputCase:
         """The same with an anchor, if one is found: in a small share of the clock, or else in a larger one."""
@@ -121,11 +144,16 @@ class OutputCase:
         return replace(self, problem=problem, layers=layers)
 
     @cached_property
+    def behind(self) -> int:
+        """Layers that lie behind other ones, with nothing but norms before them."""
+        if self.problem is None:
+            return 0
+        return sum(subproblem(self.problem, i) is not None for i in range(1, len(self.problem.curves)))
+
+    @property
     def deep(self) -> bool:
-        """Whether layers lie behind one another, with nothing but norms before them."""
-        return self.problem is not None and any(
-            subproblem(self.problem, i) is not None for i in range(1, len(self.problem.curves))
-        )
+        """Whether there are so many that smaller ranges of their arguments pay for the time they take."""
+        return self.behind >= WORTH_RANGES
 
     def recheck_share(self, seconds: float) -> float:
         """Share of so many seconds that checking the ranges of deep layers again will take, at most a third."""
@@ -156,7 +184,7 @@ def prepare(program: Program, network: Network, found: Attained, cone: Cone | No
     except NoProblemError:
         problem = None
     case = OutputCase(network, problem, dimensions(network) if network.compact() else None, found, cone)
-    if problem is None or case.deep:
+    if problem is None or case.behind:
         return case
     return replace(case, nested=nest(network, problem, sizes, cone))
 
@@ -211,6 +239,8 @@ def by_dual(case: OutputCase, key: Key, best: Proof, clock: Clock) -> tuple[Dual
     if problem is None or (isinstance(best, DualProof) and best.nested):
         return None, None
     goal, start = objective(problem, *key), _restored(network, problem, best)
+    if start is None and case.together is not None:
+        start = case.together.start(key, Dual(problem, goal).count)
     for budget in (clock, Budget(steps=SECOND_STEPS)):
         found, _ = optimize(problem, goal, time_budget=budget, start=start)
         try:

@@ -34,6 +34,7 @@ from farfield.certify._provers import (
 from farfield.certify._search import Attained, attained
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
 from farfield.certify._task import OWN, Solution, Task, claims_of, in_domain, kept
+from farfield.certify._together import begin_together, is_time_for_ranges, pace
 
 __all__ = [
     "published",
@@ -132,11 +133,18 @@ def _solve(
             break
         plain |= {key: proof for key, proof in best.items() if not by_checker(proof)}
         kept = 0.0  # seconds for what the first proof's check does for all of them
-        if case.deep and stage[0][0] is by_dual:
-            say("ranges of deep layers")
+        if stage[0][0] is by_dual:
+            sides = [
+                k for k in best if not case.close(k, best[k].bound) and not isinstance(best[k], DualProof)
+            ]
+            step = pace(case, sides, clock)
             share = case.recheck_share(clock.seconds_left)
-            case = case.tightened(clock.share((1.0 - share) * LAYER_SHARE))
-            kept = share * clock.seconds_left if case.layers else 0.0
+            if case.deep and is_time_for_ranges(sides, clock, step, share + (1.0 - share) * LAYER_SHARE):
+                say("ranges of deep layers")
+                case = case.tightened(clock.share((1.0 - share) * LAYER_SHARE))
+                kept = share * clock.seconds_left if case.layers else 0.0
+            say("all sides at once")
+            case = begin_together(case, sides, clock, step)
         if stage[0][0] is by_nested:
             say("a bound below what the last norm divides by")
             case = case.anchored(clock)
@@ -175,10 +183,10 @@ def _turn(clock: Clock, jobs: int, owed: float) -> Clock:
 def _stages(case: OutputCase) -> list[Sequence[tuple[Prover, float]]]:
     """Provers that take turns at one entry and side; where layers are deep, cells come first for all of them.
 
-    Ranges of deep layers take half of the time, and where cells have closed every gap nobody needs them.
+    What is searched for all sides takes much of the time, and where cells have closed every gap nobody needs it.
     """
     chosen = provers(case)
-    apart = case.deep or case.nested is not None
+    apart = case.behind > 0 or case.nested is not None
     return [[one] for one in chosen] if apart else [chosen] if chosen else []
 
 

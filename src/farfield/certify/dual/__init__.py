@@ -8,9 +8,9 @@ Never: chooses what to bound.
 from __future__ import annotations
 
 from farfield.certify.dual._assembly import NoProblemError, build_problem, homogeneous_source
-from farfield.certify.dual._descent import initial_multipliers, optimize
+from farfield.certify.dual._descent import initial_multipliers, optimize, step_seconds
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
-from farfield.certify.dual._groups import GroupDual, Objectives, search_groups, single_multipliers
+from farfield.certify.dual._groups import GroupDual, Objectives, can_group, search_groups, single_multipliers
 from farfield.certify.dual._layers import LayerSearch, layer_costs, subproblem, tightened
 from farfield.certify.dual._nested import Anchor, Nested, find_anchor, nest, optimize_nested
 from farfield.certify.dual._payload import publish, publish_nested, restore, restore_nested
@@ -33,6 +33,7 @@ __all__ = [
     "Problem",
     "ProvedValue",
     "build_problem",
+    "can_group",
     "find_anchor",
     "homogeneous_source",
     "initial_multipliers",
@@ -48,6 +49,7 @@ __all__ = [
     "restore_nested",
     "search_groups",
     "single_multipliers",
+    "step_seconds",
     "subproblem",
     "tightened",
 ]

@@ -11,10 +11,10 @@ from torch import Tensor
 from farfield._budget import Budget, Clock, running
 from farfield.certify.dual._coordinates import Coordinates
 from farfield.certify.dual._dual import Dual, Multipliers, Objective, curve_multipliers, rounding_root
-from farfield.certify.dual._groups import guess_single
+from farfield.certify.dual._groups import can_group, guess_single
 from farfield.certify.dual._problem import Problem
 
-__all__ = ["initial_multipliers", "optimize"]
+__all__ = ["initial_multipliers", "optimize", "step_seconds"]
 
 ROUNDS = ((0.25, 0.1, 0.0), (1.0, 0.08, 0.002))
 """(share of the budget at its end, learning rate, that of pairwise products) of each round.
@@ -127,14 +127,35 @@ def optimize(
         if progress is not None:
             progress(1.0 - clock.left, best * scale)
 
-    best, searched = math.inf, dual
-    if problem.size >= SINGLE:
-        searched = Dual(problem.to(torch.float32), goal.to(torch.float32))
+    best, searched = math.inf, _searched(dual)
     for share, rate, product_rate in rounds:
         kept, best = _round(searched, kept, best, rate, product_rate, clock, share, report)
     if searched is not dual:
         kept, best = _in_double(dual, kept)
     return _times(kept, scale), best * scale
+
+
+def step_seconds(problem: Problem, goal: Objective, clock: Clock) -> float:
+    """About how long a step of a search takes; 0 where none can be taken."""
+    goal = goal.divided(_scale(goal))
+    dual = _searched(Dual(problem, goal))
+    m = initial_multipliers(problem, goal, 0)
+    m = {name: value.to(dual.dtype) for name, value in m.items() if name != "n"}
+    dual.weigh(m)
+    try:
+        dual.slopes(m)  # the first one warms up
+        begun = clock.elapsed
+        dual.slopes(m)
+    except ArithmeticError:
+        return 0.0
+    return clock.elapsed - begun
+
+
+def _searched(dual: Dual) -> Dual:
+    """The same in the precision that is searched."""
+    if dual.problem.size < SINGLE:
+        return dual
+    return Dual(dual.problem.to(torch.float32), dual.goal.to(torch.float32))
 
 
 def _times(m: Multipliers, factor: float) -> Multipliers:
@@ -218,7 +239,7 @@ def _round(
 def _guess(dual: Dual, clock: Clock) -> Multipliers:
     """Where layers lie behind one another, a guess that knows y² = yz; else the best of a few weights."""
     problem, goal = dual.problem, dual.goal
-    if problem.balls and not problem.boxes and any(c.columns is not None for c in problem.curves):
+    if can_group(problem):
         return guess_single(problem, goal, dual.count, clock)
     tried = (initial_multipliers(problem, goal, dual.count, bend) for bend in BENDS)
     return min(tried, key=lambda m: _worth(dual, m))

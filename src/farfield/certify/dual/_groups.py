@@ -12,6 +12,7 @@ of one layer's slopes reaches the layers before it at once. E begins at −T: fo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -23,7 +24,7 @@ from farfield._budget import Clock
 from farfield.certify.dual._dual import Multipliers, Objective, rounding_root, separable, span
 from farfield.certify.dual._problem import Curve, Problem
 
-__all__ = ["GroupDual", "Objectives", "guess_single", "search_groups", "single_multipliers"]
+__all__ = ["GroupDual", "Objectives", "can_group", "guess_single", "search_groups", "single_multipliers"]
 
 BENDS = (0.1, 0.01, 1.0)
 """Weights tried for the first guess, of the last curve and of those before it."""
@@ -54,14 +55,24 @@ class Objectives:
     @classmethod
     def both_sides(cls, problem: Problem, weight: Tensor, alone: bool) -> Objectives:
         """Every output of a problem, then the negative of every output; one group, or one each."""
-        count = 2 * problem.offset.numel()
-        shape = (count, 1) if alone else (1, count)
+        keys = [(i, sign) for sign in (1, -1) for i in range(problem.offset.numel())]
+        return cls.of(problem, keys, weight.repeat(2), alone)
 
-        def sides(value: Tensor) -> Tensor:
-            return torch.cat([value, -value]).reshape(*shape, *value.shape[1:])
+    @classmethod
+    def of(
+        cls, problem: Problem, keys: Sequence[tuple[int, int]], weight: Tensor, alone: bool = False
+    ) -> Objectives:
+        """sign·output for every (output, sign); one group, or one each."""
+        shape = (len(keys), 1) if alone else (1, len(keys))
+        rows = torch.tensor([i for i, _ in keys])
+        signs = torch.tensor([float(s) for _, s in keys], dtype=torch.float64)
 
-        last = tuple(None if w is None else sides(w) for w in problem.last)
-        return cls(sides(problem.objective), last, sides(problem.offset), weight.repeat(2).reshape(shape))
+        def chosen(value: Tensor) -> Tensor:
+            signed = signs.reshape(-1, *[1] * (value.ndim - 1)) * value[rows]
+            return signed.reshape(*shape, *value.shape[1:])
+
+        last = tuple(None if w is None else chosen(w) for w in problem.last)
+        return cls(chosen(problem.objective), last, chosen(problem.offset), weight.reshape(shape))
 
 
 class GroupDual:
@@ -238,16 +249,23 @@ def search_groups(dual: GroupDual, clock: Clock) -> tuple[Tensor, Multipliers]:
     return best, kept
 
 
-def single_multipliers(made: Multipliers, forms: int) -> Multipliers:
-    """Those of a single objective as :class:`~farfield.certify.dual._dual.Dual` takes them, its products 0."""
-    factor = made["factor"][0, 0]
+def single_multipliers(made: Multipliers, forms: int, place: int = 0) -> Multipliers:
+    """Those of one objective of the first group as :class:`~farfield.certify.dual._dual.Dual` takes them, its
+    products 0.
+    """
+    factor = made["factor"][0, place]
     found: Multipliers = {"n": torch.zeros(forms, forms, dtype=torch.float64), "room": made["room"][0]}
     for name, value in made.items():
         if name[0] in "rs" and name != "room":
-            found[name] = value[0, 0]
+            found[name] = value[0, place]
         elif name not in ("room", "factor"):
             found[name] = factor * value[0]
     return found
+
+
+def can_group(problem: Problem) -> bool:
+    """Whether layers lie behind one another, and these behind norms alone."""
+    return bool(problem.balls) and not problem.boxes and any(c.columns is not None for c in problem.curves)
 
 
 def guess_single(problem: Problem, goal: Objective, forms: int, clock: Clock) -> Multipliers:
