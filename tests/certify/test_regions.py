@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import farfield as ff
+from certify.regions import attack
 from farfield.certify import CertificateError, around, verify_certificate
+from farfield.certify._checks import Checks
 from farfield.certify._cone import Cone, cone_of
 from farfield.certify.checker import proof_reader
 from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
@@ -362,3 +364,39 @@ def test_a_certificate_within_is_data_and_no_path(tmp_path):
     path.write_text(json.dumps(data))
     with pytest.raises(CertificateError, match="table"):
         verify_certificate(net, {**data, "within": str(path)})
+
+
+@pytest.mark.parametrize("shape", ["box", "ball"])
+def test_probabilities_know_the_region(shape):
+    """The logits' differences are bounded over the region's cone, not over every input."""
+    torch.manual_seed(0)
+    layers = nn.Linear(6, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)
+    model, x = nn.Sequential(*layers, nn.Softmax(-1)).double().eval(), torch.zeros(1, 6, dtype=torch.float64)
+    center = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64)
+    domain = {"kind": "box", "lower": (center - 0.05).tolist(), "upper": (center + 0.05).tolist()}
+    if shape == "ball":
+        domain = {"kind": "ball", "center": center.tolist(), "radius": 0.1}
+    made = ff.certify(model, x, domain=domain, time_budget=ff.Budget(steps=300))
+    assert {proof.get("over") for proof in made.proofs} == {"cone"}
+    assert float(made.tightness.max()) < 6
+    low, high = attack(model, made.domain, 6, 0)
+    assert bool((made.lower.reshape(-1) <= low).all() and (high <= made.upper.reshape(-1)).all())
+    assert verify_certificate(model, json.loads(json.dumps(made.to_dict())))
+
+
+def test_a_resumed_proof_stays_where_the_checker_refuses_the_new_one(monkeypatch):
+    torch.manual_seed(5)
+    layers = nn.Linear(8, 24), nn.LayerNorm(24), nn.GELU(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 1)
+    model, x = nn.Sequential(*layers).double().eval(), torch.zeros(1, 8, dtype=torch.float64)
+    domain = {"kind": "halfspace", "normal": [1.0] * 8, "offset": -3.0}
+    first = ff.certify(model, x, domain=domain, time_budget=ff.Budget(steps=60))
+    known, asked = {proof["bound"] for proof in first.to_dict()["proofs"]}, Checks._again
+
+    def again(self, proof, line, until):
+        if proof.kind == "dual" and proof.bound not in known:
+            raise CertificateError("refused")
+        return asked(self, proof, line, until)
+
+    monkeypatch.setattr(Checks, "_again", again)
+    after = ff.certify(model, x, domain=domain, time_budget=ff.Budget(steps=60), resume=first)
+    assert bool((after.lower == first.lower).all() and (after.upper == first.upper).all())

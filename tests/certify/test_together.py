@@ -16,7 +16,7 @@ from farfield.certify import _solve, _together, verify_certificate
 from farfield.certify._provers import WORTH_RANGES, Together, prepare
 from farfield.certify._search import attained
 from farfield.certify._task import Task
-from farfield.certify._together import begin_together, is_time_for_ranges, pace
+from farfield.certify._together import begin_together, is_time_for_ranges, pace, proof_seconds
 from farfield.certify.dual import Dual, Objectives, objective, optimize, prove
 from farfield.certify.dual import _groups as groups
 from farfield.graph import capture
@@ -100,6 +100,7 @@ def test_the_less_time_there_is_for_each_the_more_goes_to_all(each, share, monke
     made = begin_together(case_of(net()), sides(6), ff.Budget(steps=12 * each).start(), 0.0)
     assert given == ([] if share is None else [pytest.approx(share * 12 * each)])
     assert (made.together is None) == (share is None)
+    monkeypatch.setattr(_together, "PROOF_STEPS", 0)
     timed = begin_together(case_of(net()), sides(6), Clock(12 * each * 1e3, math.inf), 1e3)
     assert (timed.together is None) == (share is None), "steps of a known length count like steps"
 
@@ -120,9 +121,46 @@ def test_a_step_is_timed_only_where_seconds_count():
 
 def test_ranges_of_deep_layers_leave_time_for_every_side():
     clock = Clock(100.0, math.inf)
-    assert is_time_for_ranges(sides(10), clock, 0.01, 0.5)
-    assert not is_time_for_ranges(sides(100), clock, 0.01, 0.5)
-    assert is_time_for_ranges(sides(100), Clock(math.inf, 100.0), 0.0, 0.5)
+    assert is_time_for_ranges(20, clock, 0.3, 0.5)
+    assert not is_time_for_ranges(200, clock, 0.3, 0.5)
+    assert is_time_for_ranges(200, Clock(math.inf, 100.0), 0.0, 0.5)
+
+
+def test_proofs_of_smooth_curves_are_known_to_take_longer():
+    relu, gelu = (case_of(net(act=act)) for act in (nn.ReLU, nn.GELU))
+    assert proof_seconds(relu, 0.0) == 0.0
+    assert proof_seconds(gelu, 0.01) > proof_seconds(relu, 0.01) > 0.1
+
+
+def test_all_sides_at_once_leave_time_for_their_proofs(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        _together, "search_groups", lambda dual, clock: (given.append(clock.seconds_left), {})
+    )
+    case, step, seconds = case_of(net()), 0.01, 12 * 35 * 0.01
+    begin_together(case, sides(6), Clock(seconds, math.inf), step)
+    assert 0.19 * seconds < given[0] <= 0.2 * seconds, "not a half: proofs take longer than there is time"
+
+
+def test_so_many_points_that_a_step_would_take_long_are_searched_alone():
+    wide = case_of(net(outputs=6, width=16, act=nn.GELU))
+    assert begin_together(wide, sides(6), ff.Budget(steps=60).start(), 0.0).together is not None
+    several = [key for key in sides(6) for _ in range(400)]
+    assert begin_together(wide, several, ff.Budget(steps=60).start(), 0.0).together is None
+    assert begin_together(wide, sides(6), Clock(0.01, math.inf), 1e-3).together is None, (
+        "no time for ten steps"
+    )
+
+
+def test_first_guesses_end_with_the_time(monkeypatch):
+    case, tried = case_of(net(3)), []
+    evaluated = groups._evaluated
+    monkeypatch.setattr(groups, "_evaluated", lambda *a: tried.append(1) or evaluated(*a))
+    over = Clock(0.0, math.inf)
+    groups.search_groups(
+        groups.GroupDual(case.problem, Objectives.of(case.problem, sides(6), torch.ones(12))), over
+    )
+    assert len(tried) == 2, "one guess, and its multipliers"
 
 
 @pytest.mark.parametrize(("depth", "ranges"), [(2, False), (3, True)])

@@ -48,23 +48,35 @@ class Checks:
         self._task, self._clock, self._until = task, clock, clock
 
     def run(self, key: Key, proofs: Sequence[Proof], spent: float) -> None:
-        """The first of these proofs that holds; a search of cells took so many seconds to find them."""
+        """The best of these proofs that hold; a search of cells took so many seconds to find them.
+
+        Once a proof is found to come to no less than what another one states, that one is not looked at.
+        """
         for proof in proofs:
-            cells = isinstance(proof, CellsProof)
-            self.proofs[key] = self._with_room(proof) if cells else proof
-            if isinstance(proof, CellsProof) and (
-                proof.cells > RECHECKED_CELLS or RECHECK_RATE * spent > self._clock.seconds_left
-            ):
-                return
-            try:
-                again = self._again(proof, proof.bound, self._clock)
-                if not cells or again <= proof.bound or self._clock.seconds_left > 0:
-                    self.proofs[key] = weakened(proof, max(proof.bound, again))
-                return
-            except CertificateError as error:
-                if not by_checker(proof):
-                    self.doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
-                    return
+            known = self.proofs.get(key)
+            if known is None or proof.bound < known.bound:
+                made = self._checked(proof, spent, known is not None)
+                if made is not None and (known is None or made.bound < known.bound):
+                    self.proofs[key] = made
+
+    def _checked(self, proof: Proof, spent: float, others: bool) -> Proof | None:
+        """A proof with a bound that holds; ``None`` where the checker refuses it, if it must or there are others."""
+        roomy = self._with_room(proof)
+        cells = isinstance(proof, CellsProof)
+        if isinstance(proof, CellsProof) and (
+            proof.cells > RECHECKED_CELLS or RECHECK_RATE * spent > self._clock.seconds_left
+        ):
+            return roomy
+        try:
+            again = self._again(proof, proof.bound, self._clock)
+        except CertificateError as error:
+            if others or by_checker(proof):
+                return None
+            self.doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
+            return roomy
+        if cells and again > proof.bound and self._clock.seconds_left <= 0:
+            return roomy  # the check was not finished
+        return weakened(proof, max(proof.bound, again))
 
     def run_cells(self, key: Key, proof: CellsProof, line: float, until: Clock) -> None:
         """Cells with the bound that the checker proves by then; it takes no pains to come below the line.

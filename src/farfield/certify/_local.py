@@ -25,7 +25,7 @@ from farfield.errors import FarfieldError
 __all__ = ["solve_locally"]
 
 MOST_DIMENSIONS = 32
-WHOLE = 0.5
+WHOLE = 0.25
 """Of the time, at most, for every side as one cell."""
 GLANCE = 0.25
 """Of a search, after which it is given up if the region is too large."""

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 WORTH_RANGES = 2
-"""Layers behind others, from which on ranges of their own are searched: decision 0034 has what was measured."""
+"""Layers behind others, from which on ranges of their own are searched: decision 0043."""
 CELL_DIMENSIONS = 5
 """Branch and bound over cells is tried up to this many inputs."""
 TOLERANCE = 1e-3

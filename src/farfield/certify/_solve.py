@@ -34,7 +34,7 @@ from farfield.certify._provers import (
 from farfield.certify._search import Attained, attained
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
 from farfield.certify._task import OWN, Solution, Task, claims_of, in_domain, kept
-from farfield.certify._together import begin_together, is_time_for_ranges, pace
+from farfield.certify._together import begin_together, is_time_for_ranges, pace, proof_seconds
 
 __all__ = [
     "published",
@@ -122,6 +122,11 @@ def _solve(
     plain = {key: intervals[key] if by_checker(proof) else proof for key, proof in best.items()}
     witnesses: dict[Key, AttainedPoint] = {}
     spent: dict[Key, float] = {}
+
+    def candidates(key: Key) -> list[Proof]:
+        """What may be published of a side: what was found, what was there before, and what needs no checker."""
+        return [best[key], *([resume[key]] if key in resume else []), plain[key]]
+
     case = None
     if task.network is not None and difference_program(task.program, task.output) is None:
         case = prepare(task.program, task.network, found, task.cone)
@@ -129,17 +134,21 @@ def _solve(
     stages = [] if case is None else _stages(case)
     for number, stage in enumerate(stages):
         assert case is not None
-        if all(case.close(key, proof.bound) for key, proof in best.items()):
+        done = clock.over or all(case.close(key, proof.bound) for key, proof in best.items())
+        if done:
             break
         plain |= {key: proof for key, proof in best.items() if not by_checker(proof)}
         kept = 0.0  # seconds for what the first proof's check does for all of them
+        after = 0.0  # seconds from the end of a search to the end of its check
         if stage[0][0] is by_dual:
             sides = [
                 k for k in best if not case.close(k, best[k].bound) and not isinstance(best[k], DualProof)
             ]
             step = pace(case, sides, clock)
-            share = case.recheck_share(clock.seconds_left)
-            if case.deep and is_time_for_ranges(sides, clock, step, share + (1.0 - share) * LAYER_SHARE):
+            after, share = proof_seconds(case, step), case.recheck_share(clock.seconds_left)
+            if case.deep and is_time_for_ranges(
+                len(sides), clock, after, share + (1.0 - share) * LAYER_SHARE
+            ):
                 say("ranges of deep layers")
                 case = case.tightened(clock.share((1.0 - share) * LAYER_SHARE))
                 kept = share * clock.seconds_left if case.layers else 0.0
@@ -152,20 +161,19 @@ def _solve(
             if not earlier and not case.nesting_pays(clock, len(best)):
                 stage = [(by_dual, 0.97)]
         jobs = sorted(best, key=lambda k: -(best[k].bound - reached(found, k)))
-        after = 0.0  # seconds from the end of a search to the end of its check
-        for done, key in enumerate(jobs):
+        for tried, key in enumerate(jobs):
             if clock.over:
                 break
             say(f"output {key[0]}, {'upper' if key[1] > 0 else 'lower'} bound")
-            begun, turn = clock.elapsed, _turn(clock, len(jobs) - done, kept + after * (len(jobs) - done))
+            begun, turn = clock.elapsed, _turn(clock, len(jobs) - tried, kept + after * (len(jobs) - tried))
             _prove(case, key, best, witnesses, turn, stage)
             spent[key] = spent.get(key, 0.0) + clock.elapsed - begun
             if number == len(stages) - 1 and isinstance(best[key], DualProof):
-                checks.run(key, (best[key], plain[key]), spent[key])
+                checks.run(key, candidates(key), spent[key])
             after, kept = max(after, -turn.seconds_left - kept), 0.0
     say("checking the proofs again")
     for key in sorted(set(best) - set(checks.proofs), key=lambda k: spent.get(k, 0.0)):
-        checks.run(key, (best[key], plain[key]), spent.get(key, 0.0))
+        checks.run(key, candidates(key), spent.get(key, 0.0))
     behind = len(case.problem.curves) if case is not None and case.problem is not None else 0
     return Solution(checks.proofs, witnesses, tuple(checks.doubts), behind=behind)
 
@@ -217,11 +225,16 @@ def _confidences(
     if model is None:
         return solution
     inner = Task.over(model, DIFFERENCES, task.domain, (1,))
+    inner = replace(inner, cone=task.cone, asked=task.asked, mark=task.mark)
     if inner.claimed[1] is not None:
         return solution
     generator = torch.Generator().manual_seed(0)
     found = attained(
-        model, DIFFERENCES, time_budget=clock.share(0.1), generator=generator, domain=task.domain
+        model,
+        DIFFERENCES,
+        time_budget=clock.share(0.1),
+        generator=generator,
+        domain=task.asked or task.domain,
     )
     differences = _solve(inner, found, clock, check, say, {})
     bounds = [published(differences.proofs[row, 1].bound) for row in range(len(differences.proofs))]

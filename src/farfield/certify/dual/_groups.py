@@ -281,7 +281,7 @@ def _first_guess(dual: GroupDual, clock: Clock) -> Multipliers:
     best, guess = torch.full((dual.groups,), math.inf, dtype=torch.float64), None
     begun = clock.left
     for front, back in product(BENDS, BENDS if count > 1 else BENDS[:1]):
-        if guess is not None and clock.left < (1.0 - GUESS_SHARE) * begun:
+        if guess is not None and (clock.over or clock.left < (1.0 - GUESS_SHARE) * begun):
             break
         tried = dual.initial([back] * (count - 1) + [front])
         value, _ = _evaluated(dual, tried)
