@@ -192,3 +192,11 @@ def test_what_is_resumed_goes_on_from_its_own_multipliers(monkeypatch):
     assert not asked
     assert bool((again.lower >= first.lower).all() and (again.upper <= first.upper).all())
     assert float(again.tightness.max()) < float(first.tightness.max())
+
+
+@pytest.mark.parametrize(("outputs", "together"), [(1, False), (6, True)])
+def test_two_sides_of_a_large_network_are_searched_alone(outputs, together):
+    """There a step of both costs as much as many of one."""
+    case = case_of(net(outputs=outputs, width=240))
+    clock = ff.Budget(steps=4 * outputs).start()
+    assert (begin_together(case, sides(outputs), clock, 0.0).together is not None) == together

@@ -52,8 +52,10 @@ class Checks:
 
         Once a proof is found to come to no less than what another one states, that one is not looked at.
         """
-        for proof in proofs:
+        for place, proof in enumerate(proofs):
             known = self.proofs.get(key)
+            if any(proof is earlier for earlier in proofs[:place]):
+                continue
             if known is None or proof.bound < known.bound:
                 made = self._checked(proof, spent, known is not None)
                 if made is not None and (known is None or made.bound < known.bound):

@@ -41,8 +41,10 @@ MOST = 4_000_000
 """Points at which curves are evaluated in a step, at most."""
 POINT_SECONDS = 1e-7
 """For each of them; 1.0e-7 was measured."""
-GROUP_STEP = 5.0
-"""Factorizing with derivatives takes so many steps of a single search; 1.3 to 5 were measured."""
+LEAST_RATIO, RATIO_SIZE = 2.5, 45.0
+"""A step of all sides at once factorizes in double precision and with derivatives: it takes as long as so many steps
+of a single search, or one for each so many variables; 2.3 at 138, 8 at 394 and 12 at 522 were measured.
+"""
 LEAST_STEPS = 10
 """Fewer steps of all sides at once gain nothing."""
 
@@ -75,13 +77,14 @@ def begin_together(case: OutputCase, keys: Sequence[Key], clock: Clock, step: fl
     points = len(keys) * sum(c.lo.numel() * grid_points(c) for c in problem.curves)
     if points > MOST:
         return case
+    ratio = max(LEAST_RATIO, problem.size / RATIO_SIZE)
     steps = min(clock.steps_left, clock.seconds_left / step if step > 0 else math.inf) / len(keys)
     share = next((share for enough, share in SHARES if steps < enough), None)
-    if share is None:
+    if share is None or ratio > 2 * len(keys):
         return case
     proofs = 1.5 * len(keys) * proof_seconds(case, step)
     share = min(share, max(LEAST_SHARE, 1.0 - proofs / max(clock.seconds_left, 1e-9)))
-    if share * clock.seconds_left < LEAST_STEPS * (GROUP_STEP * step + POINT_SECONDS * points):
+    if share * clock.seconds_left < LEAST_STEPS * (ratio * step + POINT_SECONDS * points):
         return case
     width = (case.found.upper - case.found.lower).clamp_min(1e-9)
     width = torch.where(torch.isfinite(width), width, 1.0)
