@@ -310,8 +310,8 @@ def _advice(made: Certificate, behind: int) -> tuple[str, ...]:
     if behind >= 2:
         said.append(
             f"{behind} layers of activations lie behind the last norm. A norm at the last hidden layer is bounded "
-            "more tightly in little time: four layers of 128 have tightness 1.3 to 2 there after ten seconds, 1.6 to "
-            "3.7 with the norm at the first."
+            "more tightly in little time: four layers of 128 have tightness 1.3 to 2 there after ten seconds, 1.4 to "
+            "3.5 with the norm at the first."
         )
     said.append(
         "More time tightens these bounds (resume=…). A range by construction costs none: end the model in "
