@@ -131,7 +131,7 @@ def _width(found: Attained, key: Key) -> float:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _SideSearch:
     """One side: the best proof so far, and where its search stopped."""
 
     proof: CellsProof
@@ -141,12 +141,12 @@ class _Search:
 
 def _search_all(
     case: OutputCase, keys: Sequence[Key], clock: Clock, plan: _Plan, say: Callable[[str], None]
-) -> dict[Key, _Search]:
+) -> dict[Key, _SideSearch]:
     """Every side as one cell; then a glance at each, and those that are not hopeless to the end of the time.
 
     What is hopeless stays one cell: that costs next to nothing to check, and may be all that there is time for.
     """
-    made: dict[Key, _Search] = {}
+    made: dict[Key, _SideSearch] = {}
     whole, rest = clock.share(WHOLE), clock.share(plan.search)
 
     def go_on(keys: Sequence[Key], until: Clock, share: float | None) -> None:
@@ -169,7 +169,7 @@ def _search_all(
     return {key: one if key in hopeful else replace(one, proof=first[key].proof) for key, one in made.items()}
 
 
-def _searched(case: OutputCase, key: Key, clock: Clock, before: _Search | None) -> _Search:
+def _searched(case: OutputCase, key: Key, clock: Clock, before: _SideSearch | None) -> _SideSearch:
     """A search goes on. Halves of a ball may be worse than the whole to begin with, so the best tree is kept."""
     proof, state = branch(
         case.network, *key, time_budget=clock, tolerance=case.tolerance(key[0]),
@@ -177,4 +177,4 @@ def _searched(case: OutputCase, key: Key, clock: Clock, before: _Search | None) 
     )  # fmt: skip
     witness = AttainedPoint(proof.attained, proof.point) if proof.finite and proof.point else None
     best = proof if before is None or proof.bound < before.proof.bound else before.proof
-    return _Search(best, state, witness)
+    return _SideSearch(best, state, witness)

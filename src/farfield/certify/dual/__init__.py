@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from farfield.certify.dual._assembly import NoProblemError, build_problem, homogeneous_source
 from farfield.certify.dual._descent import initial_multipliers, optimize, step_seconds
-from farfield.certify.dual._dual import Dual, Multipliers, Objective, grid_points, objective
-from farfield.certify.dual._groups import GroupDual, Objectives, can_group, search_groups, single_multipliers
+from farfield.certify.dual._dual import Dual, Multipliers, Objective, objective
+from farfield.certify.dual._groups import (
+    GroupDual,
+    Objectives,
+    can_group,
+    grid_points,
+    search_groups,
+    single_multipliers,
+)
 from farfield.certify.dual._layers import LayerSearch, layer_costs, subproblem, tightened
 from farfield.certify.dual._nested import Anchor, Nested, find_anchor, nest, optimize_nested
 from farfield.certify.dual._payload import publish, publish_nested, restore, restore_nested

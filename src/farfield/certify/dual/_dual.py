@@ -32,7 +32,6 @@ __all__ = [
     "Dual",
     "Multipliers",
     "Objective",
-    "grid_points",
     "objective",
     "product_forms",
     "rounding_root",
@@ -409,11 +408,6 @@ def curve_multipliers(
     zero = torch.zeros_like(curve.offset)
     last = goal.last[index]
     return (zero if last is None else last), zero, zero
-
-
-def grid_points(curve: Curve) -> int:
-    """At how many points :func:`separable` evaluates a curve, for each of its entries."""
-    return GRID if curve.scalar.curvature else 3 + 2 * len(curve.scalar.kinks)
 
 
 def separable(curve: Curve, s: Tensor, t: Tensor, e: Tensor, theta: Tensor, r: Tensor) -> Tensor:

@@ -21,10 +21,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from farfield._budget import Clock
-from farfield.certify.dual._dual import Multipliers, Objective, rounding_root, separable, span
+from farfield.certify.dual._dual import GRID, Multipliers, Objective, rounding_root, separable, span
 from farfield.certify.dual._problem import Curve, Problem
 
-__all__ = ["GroupDual", "Objectives", "can_group", "guess_single", "search_groups", "single_multipliers"]
+__all__ = [
+    "GroupDual",
+    "Objectives",
+    "can_group",
+    "grid_points",
+    "guess_single",
+    "search_groups",
+    "single_multipliers",
+]
 
 BENDS = (0.1, 0.01, 1.0)
 """Weights tried for the first guess, of the last curve and of those before it."""
@@ -211,6 +219,11 @@ class GroupDual:
             torch.linalg.cholesky(hessian), row.transpose(1, 2), upper=False
         )
         return total + 0.25 * solved.square().sum(1) / factor, made
+
+
+def grid_points(curve: Curve) -> int:
+    """At how many points a step evaluates a curve, for each of its entries and every objective."""
+    return GRID if curve.scalar.curvature else 3 + 2 * len(curve.scalar.kinks)
 
 
 def search_groups(dual: GroupDual, clock: Clock) -> tuple[Tensor, Multipliers]:
