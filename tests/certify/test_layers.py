@@ -179,10 +179,6 @@ def test_deep_certificates_hold_and_are_smaller():
     assert widths[1] < 0.5 * widths[0]
 
 
-def _found(program):
-    return attained(program, "output", time_budget=ff.Budget(steps=1), generator=torch.Generator())
-
-
 def changed(text, change):
     values = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<f4").copy()
     change(values)
