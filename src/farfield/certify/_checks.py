@@ -63,21 +63,19 @@ class Checks:
 
     def _checked(self, proof: Proof, spent: float, others: bool) -> Proof | None:
         """A proof with a bound that holds; ``None`` where the checker refuses it, if it must or there are others."""
-        roomy = self._with_room(proof)
-        cells = isinstance(proof, CellsProof)
         if isinstance(proof, CellsProof) and (
             proof.cells > RECHECKED_CELLS or RECHECK_RATE * spent > self._clock.seconds_left
         ):
-            return roomy
+            return self._with_room(proof)
         try:
             again = self._again(proof, proof.bound, self._clock)
         except CertificateError as error:
             if others or by_checker(proof):
                 return None
             self.doubts.append(f"{str(error).rstrip('.')}; this bound rests on the search alone.")
-            return roomy
-        if cells and again > proof.bound and self._clock.seconds_left <= 0:
-            return roomy  # the check was not finished
+            return self._with_room(proof)
+        if isinstance(proof, CellsProof) and again > proof.bound and self._clock.seconds_left <= 0:
+            return self._with_room(proof)  # the check was not finished
         return weakened(proof, max(proof.bound, again))
 
     def run_cells(self, key: Key, proof: CellsProof, line: float, until: Clock) -> None:

@@ -33,7 +33,7 @@ from farfield.certify._provers import (
 )
 from farfield.certify._search import Attained, attained
 from farfield.certify._softmax import DIFFERENCES, confidence, difference_program, pairs
-from farfield.certify._task import OWN, Solution, Task, claims_of, in_domain, kept
+from farfield.certify._task import OWN, Solution, Task, in_domain, kept
 from farfield.certify._together import begin_together, is_time_for_ranges, pace, proof_seconds
 
 __all__ = [
@@ -102,7 +102,7 @@ def solve(
     resume: Mapping[Key, Proof],
 ) -> Solution:  # fmt: skip
     """(entry, sign) → the best proof there is time for, as the checker proves it."""
-    claims_of(task)
+    task.require_bounded()
     solution = _solve(task, found, clock, check, say, resume)
     solution = replace(solution, witnesses=in_domain(task, solution.witnesses))
     return _confidences(task, solution, clock, check, say)
@@ -255,7 +255,7 @@ def published(bound: float) -> float:
 
 
 def read_proofs(data: Sequence[Mapping[str, Any]]) -> dict[str, dict[Key, Proof]]:
-    """The proofs of a certificate by what they are over: its domain, the domain's cone, or everywhere."""
+    """The proofs of a certificate by what they are over: its domain, the box around it, its cone, or everywhere."""
     made: dict[str, dict[Key, Proof]] = {}
     for one in data:
         proof = read_proof(one)
