@@ -27,7 +27,6 @@ __all__ = [
     "Solution",
     "Task",
     "UnboundedError",
-    "claims_of",
     "draws",
     "in_domain",
     "kept",
@@ -72,7 +71,7 @@ class Task:
 
     def require_bounded(self) -> None:
         """Raise :class:`UnboundedError`, with the reason, unless intervals bound the output."""
-        claims_of(self)
+        _require_bounded(self)
 
     @property
     def usable(self) -> bool:
@@ -154,11 +153,11 @@ def _claimed(task: Task) -> tuple[dict[str, Any], str | None]:
     return claims, None if finite else reason
 
 
-def claims_of(task: Task) -> dict[str, Any]:
-    """Every node's range; the error says why there is none."""
+def _require_bounded(task: Task) -> None:
+    """The error says why there is no finite range."""
     claims, reason = task.claimed
     if reason is None:
-        return claims
+        return
     draw = _unbounded_draw(task, claims)
     if draw is not None:
         raise UnboundedError(
