@@ -7,6 +7,7 @@ prints the lines that are wrong, or writes the right ones. Every import counts: 
 """
 
 import ast
+import functools
 import re
 import sys
 import textwrap
@@ -45,12 +46,14 @@ def imported(name, path, known):
     return (found & known.keys()) - {name}
 
 
+@functools.cache
 def imports(source=SOURCE):
-    """Module → the modules it imports."""
+    """Module → the modules it imports, as the files stood when it was first asked."""
     known = modules(source)
     return {name: imported(name, path, known) for name, path in known.items()}
 
 
+@functools.cache
 def rooms(source=SOURCE):
     """Package → the rooms it imports: outside its own house by their first name, inside it by the package's."""
     known, graph = modules(source), imports(source)

@@ -4,6 +4,7 @@ The twin is the same function written in mpmath. Bounds are held against it with
 own differences lose at 40 digits.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -128,9 +129,12 @@ class Case:
         assert found is not None
         return found
 
-    @property
+    @functools.cached_property
     def function(self) -> Formula:
-        return TWINS[self.name](**self.attributes)
+        """Evaluated once at each place and precision: many checks look at the same places."""
+        twin = TWINS[self.name](**self.attributes)
+        known = functools.cache(lambda x, _: twin(x))
+        return lambda x: known(x, mp.mp.prec)
 
     @property
     def curve(self) -> Formula:

@@ -17,10 +17,10 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(blocks.ROOT).as_posix())
-def test_its_blocks_run_and_print_what_it_shows(page, caplog):
+def test_its_blocks_run_and_print_what_it_shows(page, monkeypatch):
     for package in NEEDS.get(page.name, ()):
         pytest.importorskip(package)
-    caplog.set_level(logging.ERROR)
+    monkeypatch.setattr(logging.getLogger(), "level", logging.ERROR)  # what a reader's terminal shows as well
     with blocks.reader() as folder:
         blocks.prepare(folder, page.read_text(encoding="utf-8"))
         wrong = blocks.run_page(page)

@@ -67,6 +67,7 @@ def optional_modules() -> set[str]:
 # ------------------------------------------------------------------ imports
 
 
+@pytest.mark.full
 def test_import_farfield_alone_loads_no_torch():
     loaded = json.loads(run("import sys, json, farfield; print(json.dumps(sorted(sys.modules)))"))
     heavy = {m.partition(".")[0] for m in loaded} & ({"torch", "numpy"} | optional_modules())
@@ -83,6 +84,7 @@ def loaded_after(names: set[str]) -> set[str]:
     return set(json.loads(run(touched + LISTING)))
 
 
+@pytest.mark.full
 def test_no_root_name_loads_an_optional_dependency():
     """After touching every public name but the estimators. What torch imports for itself does not count."""
     assert set(farfield.__all__) > ESTIMATORS
@@ -94,6 +96,7 @@ def test_no_root_name_loads_an_optional_dependency():
     assert "torch" in ours
 
 
+@pytest.mark.full
 def test_estimators_load_scikit_learn_and_nothing_else():
     ours = loaded_after(ESTIMATORS)
     theirs = set(
@@ -114,6 +117,7 @@ print(json.dumps([loaded - start, time.process_time() - loaded]))
 """
 
 
+@pytest.mark.full
 def test_import_budget():
     """At most 20% over torch, in processor time of one process: the least share of up to four runs."""
     seen = []
@@ -169,11 +173,13 @@ def test_no_file_is_long():
     assert {name: n for name, n in lengths.items() if n > 500} == {}
 
 
+@pytest.mark.full
 def test_every_card_names_what_its_package_imports():
     """``python tests/room_cards.py --write`` mends a card."""
     assert room_cards.wrong_cards() == {}
 
 
+@pytest.mark.full
 def test_no_modules_import_each_other_in_a_circle():
     """Imports inside functions and for the type checker count as well."""
     try:
@@ -190,6 +196,7 @@ OPEN = {
 """Twins that are still to be renamed. Nothing may be added here."""
 
 
+@pytest.mark.full
 def test_no_two_classes_share_a_name():
     """One concept has one name, and one name means one thing, in every package; private files count as well."""
     where = collections.defaultdict(list)
@@ -233,4 +240,4 @@ def test_a_circle_a_wrong_card_and_every_kind_of_import_are_seen(tmp_path):
     (tmp_path / "b/__init__.py").write_text("from farfield.b._two import g")
     (tmp_path / "a/_one.py").write_text("from farfield.b import g")
     with pytest.raises(graphlib.CycleError):
-        tuple(graphlib.TopologicalSorter(room_cards.imports(tmp_path)).static_order())
+        tuple(graphlib.TopologicalSorter(room_cards.imports.__wrapped__(tmp_path)).static_order())

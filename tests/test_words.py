@@ -98,6 +98,7 @@ def is_name(text, match):
     )
 
 
+@pytest.mark.full
 def test_one_spelling_in_programs():
     found = {
         str(file.relative_to(ROOT)): words

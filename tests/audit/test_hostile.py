@@ -19,6 +19,7 @@ from farfield.audit import ModelEntry, _all, audit_all
 from farfield.audit._children import Children
 from farfield.audit._sandbox import trouble
 from farfield.errors import InvalidValueError
+from waiting import until
 
 BUILDERS = """
 import os, sys, time
@@ -174,10 +175,7 @@ def test_the_whole_group_is_ended(folder, builder, limit, error):
     row = child.ask(request, limit)
     assert row["error"] == error and row["seconds"] < 400, row
     child.end()
-    deadline = time.monotonic() + 60
-    while alive(session) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive(session) == []
+    until(lambda: alive(session) == [])
 
 
 def test_memory_is_limited_and_lies_are_not_believed(folder):
@@ -216,10 +214,7 @@ def test_in_a_sandbox(folder, monkeypatch):
 def test_nothing_hides_in_a_sandbox(folder):
     """A process with a session of its own, which no group reaches, ends with the first process of the sandbox."""
     audit_all([entry("hides")], workers=1, time_limit=4, sandbox=True)
-    deadline = time.monotonic() + 30
-    while (left := hidden(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
+    until(lambda: hidden(folder) == [])
 
 
 def hidden(folder: Path) -> list[str]:
@@ -277,7 +272,7 @@ def test_rows_are_written_as_they_come(folder, monkeypatch):
         ("csv", (100, 300, 1_000)),
         ("jsonl", (100, 300, 1_000)),
         ("parquet", (100, 300, 1_000)),
-        pytest.param("jsonl", (2_000, 20_000, 100_000), marks=pytest.mark.slow),
+        pytest.param("jsonl", (2_000, 20_000, 100_000), marks=pytest.mark.nightly),
     ],
 )
 def test_very_many_rows_take_no_memory(tmp_path, monkeypatch, kind, counts):

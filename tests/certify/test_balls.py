@@ -238,6 +238,7 @@ SMALL = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_a_small_ball_is_tight_behind_a_late_norm(name):
     model, made = certified(SMALL[name])
@@ -249,6 +250,7 @@ def test_a_small_ball_is_tight_behind_a_late_norm(name):
     assert bool((high <= made.upper.reshape(-1)).all())
 
 
+@pytest.mark.full
 def test_it_is_resumed_and_stands_beside_the_bounds_for_every_input():
     model, first = certified(SMALL["ball"])
     x = torch.zeros(1, AXES, dtype=F64)
@@ -265,6 +267,7 @@ def refused(model, data, words):
         verify_certificate(model, data)
 
 
+@pytest.mark.full
 def test_what_is_altered_is_refused():
     model, made = certified(SMALL["ball"])
     honest = made.to_dict()
@@ -286,6 +289,7 @@ def test_what_is_altered_is_refused():
     refused(model, moved, "it states .* and proves")
 
 
+@pytest.mark.full
 def test_only_balls_and_ellipsoids_have_proofs_over_a_box_around_them():
     model, made = certified({"kind": "box", "lower": [-1e-3] * AXES, "upper": [1e-3] * AXES})
     data = made.to_dict()
@@ -298,6 +302,7 @@ def test_only_balls_and_ellipsoids_have_proofs_over_a_box_around_them():
     refused(model, everywhere, "Only a ball or an ellipsoid")
 
 
+@pytest.mark.full
 def test_a_flat_ellipsoid_has_cells_of_the_box_around_it():
     flat = {"kind": "ellipsoid", "center": [0.5] * AXES, "axes": [0.0] + [1e-3] * (AXES - 1)}
     model, made = certified(flat)
@@ -320,6 +325,7 @@ class TwoInputs(nn.Module):
         return self.inner(x)
 
 
+@pytest.mark.full
 def test_an_ellipsoid_of_several_inputs_is_no_ball_of_one_of_them():
     model = TwoInputs().double().eval()
     x = (torch.zeros(1, AXES, dtype=F64), torch.zeros(1, 2, dtype=F64))

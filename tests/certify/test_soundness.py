@@ -34,7 +34,7 @@ def test_no_input_leaves_the_bounds(seed):
     assert bool(torch.isfinite(certificate.upper - certificate.lower).all()), what
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("block", range(25))
 def test_five_hundred_networks(block):
     for seed in range(1000 + 20 * block, 1020 + 20 * block):

@@ -8,13 +8,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+
+from waiting import until
 
 BUILDERS = """
 import torch
@@ -173,10 +174,7 @@ def test_an_interrupt_says_what_is_kept(place):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as running:  # fmt: skip
         rows = place / "out" / "audits.jsonl"
-        begun = time.monotonic()
-        while not (rows.exists() and rows.read_text()):
-            assert running.poll() is None and time.monotonic() - begun < 300
-            time.sleep(0.1)
+        until(lambda: rows.exists() and rows.read_text(), alive=lambda: running.poll() is None)
         running.send_signal(signal.SIGINT)
         _, talk = running.communicate(timeout=100)
     assert running.returncode == 130

@@ -57,7 +57,7 @@ def test_every_dataset_loads_as_the_catalogue_says(name):
 
 
 @pytest.mark.data
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_faces():
     here("utkface")
     d = data.load("utkface")

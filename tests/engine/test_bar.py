@@ -6,6 +6,7 @@ import time
 import pytest
 
 from farfield.engine import bar, local
+from waiting import until
 
 
 class Terminal:
@@ -42,9 +43,7 @@ def bar_on(terminal, after):
 
 
 def wait_for(terminal, text):
-    deadline = time.monotonic() + 30
-    while text not in terminal.text and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: text in terminal.text)
 
 
 def test_short_work_draws_nothing(terminal):

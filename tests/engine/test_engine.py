@@ -124,6 +124,7 @@ def _total(x):
     return x.sum().reshape(1)
 
 
+@pytest.mark.full
 def test_what_waits_is_dropped_when_the_iterator_is_closed():
     """Of four items under way two are running and held up, and one waits."""
     gate, started = threading.Event(), []

@@ -76,6 +76,7 @@ def _expected_elu(m: Any, s: Any) -> Any:
     return right + mp.exp(m + s * s / 2) * mp.ncdf(-t - s) - mp.ncdf(-t)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rho", "q1", "q2"), POINTS)
 @pytest.mark.parametrize(("name", "expected"), [("hardtanh", _expected_hardtanh), ("elu", _expected_elu)])
 def test_kinked_against_mpmath(
@@ -230,6 +231,7 @@ def test_gradients_of_formulas(name: str, function: Callable[..., Tensor]) -> No
     _check_gradients(activation(name), function, twice=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sigma", "function", "twice"),
     [

@@ -25,6 +25,7 @@ ROUGH = torch.tensor(
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", activation_names())
 def test_table_against_the_dual(name: str) -> None:
     table = tabulate_dual(name)

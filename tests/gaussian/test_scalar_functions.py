@@ -14,7 +14,12 @@ from scalar_contract import CHECKS, DIGITS, enrolled
 CASES = enrolled()
 
 
-@pytest.mark.parametrize("check", CHECKS)
+LONG = {"suprema", "image"}
+
+
+@pytest.mark.parametrize(
+    "check", [pytest.param(name, marks=[pytest.mark.full] if name in LONG else []) for name in CHECKS]
+)
 @pytest.mark.parametrize("label", CASES)
 def test_contract(label: str, check: str) -> None:
     with mp.workdps(DIGITS):

@@ -201,10 +201,12 @@ def check_theorem_4(bound):
     return finite
 
 
+@pytest.mark.full
 def test_theorem_4_corrected():
     assert check_theorem_4(theorem4_bound) > 1000
 
 
+@pytest.mark.full
 def test_theorem_4_sharp_form():
     def sharp(G, beta, depth):
         return theorem4_bound(G, beta, depth, sharp=True)

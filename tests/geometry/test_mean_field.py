@@ -232,11 +232,13 @@ def check_width(step: Step, name: str, grams: list[Tensor]) -> float:
     return slope(errors)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["relu", "tanh", "sin"])
 def test_finite_width_approaches_the_mean_field(name, measured):
     check_width(mean_field_step, name, measured[name])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("wrong", "name"),
     [
@@ -251,6 +253,7 @@ def test_wrong_steps_do_not_converge(wrong, name, measured):
         check_width(wrong, name, measured[name])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["relu", "tanh"])
 def test_the_gap_curve_of_a_wide_network_is_the_predicted_one(name, measured):
     G0 = gram(inputs().double())

@@ -367,7 +367,7 @@ def test_programs_are_values():
         program.nodes[0].op = "relu"  # type: ignore[misc]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_large_transformer_is_captured_quickly_and_without_copies():
     layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, norm_first=True)
     encoder = nn.TransformerEncoder(layer, 12, nn.LayerNorm(768), enable_nested_tensor=False)

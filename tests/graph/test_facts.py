@@ -18,16 +18,13 @@ from farfield.graph import (
     operator_names,
     operators,
 )
-from graph.support import raw_program
-from graph.test_operators import Examples
+from graph.test_operators import raw_family
 
 
 @functools.cache
 def captured(family):
     """The nodes of one family's examples, with the values of their operands."""
-    ops = [op for op in operators() if op.family == family]
-    inputs = tuple(tensor for op in ops for example in op.examples for tensor in example.inputs())
-    program = raw_program(Examples(ops), inputs, dynamic_batch=False)
+    _, inputs, program = raw_family(family)
     values = program.evaluate(*inputs)
     nodes = [node for node in program.nodes if node.role == "operation"]
     return [(n, [None if i is None else values[i] for i in n.inputs]) for n in nodes]

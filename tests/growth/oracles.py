@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from farfield.graph import Program
 from farfield.growth._analysis import Analysis
@@ -16,17 +16,6 @@ from farfield.growth._rate import Level
 RADII = (1e-2, 1.0, 10.0, 1e2, 1e4, 1e6, 1e8)
 ROUNDING = 1e-9
 """The claims are about real arithmetic; the evaluations round. Nothing else is forgiven."""
-
-
-class Plain(nn.Module):
-    """A function of tensors as a module."""
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.function(*inputs)
 
 
 def trusted_values(program: Program, inputs: Sequence[Tensor]) -> dict[str, Tensor]:

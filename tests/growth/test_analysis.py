@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from captured import Plain
 from farfield.errors import UnknownNameError
 from farfield.graph import Example, Operator, capture, register_operator
 from farfield.graph.operators import unregister_operator
@@ -15,7 +16,7 @@ from farfield.growth import Kind, register_growth_rule
 from farfield.growth._analysis import analyze_growth
 from farfield.growth._extent import Extent, interval
 from farfield.growth._registry import Site, unregister_growth_rule
-from growth.oracles import RADII, Plain, interval_violations, rate_violations
+from growth.oracles import RADII, interval_violations, rate_violations
 
 X = torch.zeros(2, 6)
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from captured import Plain
 from farfield.graph import capture
 from farfield.growth import Status, analyze, horizon, register_growth_rule
 from farfield.growth._analysis import analyze_growth
 from farfield.growth._extent import interval
 from farfield.growth._registry import unregister_growth_rule
-from growth.oracles import Plain
 
 
 def verdict(function: Callable[..., Tensor], *inputs: Tensor) -> Status:
@@ -103,6 +103,7 @@ STANDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", STANDS)
 def test_what_stands_is_never_called_unbounded(name: str) -> None:
     assert verdict(STANDS[name]) is not Status.UNBOUNDED

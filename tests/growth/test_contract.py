@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from farfield.graph import Node, Program, capture, operator, operator_names
+from captured import program_of
+from farfield.graph import Node, capture, operator, operator_names
 from farfield.growth import register_growth_rule, register_jet_rule
 from farfield.growth._analysis import analyze_growth
 from farfield.growth._extent import Extent, interval, join
 from farfield.growth._registry import GROWTH_RULES, GrowthRule, Site
 from farfield.growth._step import JET_RULES, JetRule
 from farfield.growth.jets import rule_of
-from growth.oracles import RADII, Plain, horizon_violations, interval_violations, rate_violations
+from growth.oracles import RADII, horizon_violations, interval_violations, rate_violations
 
 WITHOUT_JET_RULE = {
     "adaptive_max_pool",
@@ -49,13 +49,6 @@ WITHOUT_JET_RULE = {
 """Operators whose far limit is left unknown (degenerate), or that never move."""
 EXAMPLES = [(name, index) for name in operator_names() for index in range(len(operator(name).examples))]
 RANDOM = {"random", "randint", "bernoulli", "empty", "dropout"}
-
-
-@cache
-def program_of(name: str, index: int) -> Program:
-    """An example of an operator, captured once for both suites."""
-    example = operator(name).examples[index]
-    return capture(Plain(example.function), example.inputs(), dynamic_batch=False)
 
 
 @contextmanager

@@ -111,6 +111,7 @@ def test_one_value_stays_inside(box: Box, number: float, count: int) -> None:
 ATTRIBUTES = {"threshold": {"threshold": 0.3, "value": -0.5}}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", scalar_function_names())
 @given(box=boxes)
 def test_scalar_functions_contain_their_values(name: str, box: Box) -> None:

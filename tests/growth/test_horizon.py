@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from captured import Plain
 from farfield.errors import InvalidValueError
 from farfield.graph import capture
 from farfield.growth import horizon
 from farfield.growth._jet import LOG_STEP, constant, monomial, multiply, ray
 from farfield.growth._leading import difference, lead, maximum
 from farfield.growth._series import power
-from growth.oracles import Plain
 
 
 def directions(count: int = 64, size: int = 6, seed: int = 1) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from captured import Plain
 from farfield.graph import (
     Example,
     Facts,
@@ -21,7 +22,6 @@ from farfield.graph import (
     unregister_operator,
 )
 from farfield.growth import GrowthReport, Status, analyze, horizon
-from growth.oracles import Plain
 
 MOVES = Facts(moves=True, linear=((0,),), monotone=(1,))
 

@@ -38,7 +38,7 @@ def test_few_random_graphs() -> None:
     check([examine(seed) for seed in FEW], unknown=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(14_400)
 def test_many_random_graphs() -> None:
     check([examine(seed) for seed in MANY], unknown=0.10)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from captured import Plain
 from farfield.errors import InvalidValueError
 from farfield.graph import capture
 from farfield.growth import Kind, Status, analyze
 from farfield.growth._analysis import analyze_growth
 from farfield.growth._paths import bounding_cut, escape_path, escape_paths, insertion_cut
 from farfield.growth._witness import find_witness
-from growth.oracles import Plain
 
 X = torch.zeros(2, 6)
 

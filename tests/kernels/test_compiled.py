@@ -32,6 +32,7 @@ def _grid() -> np.ndarray:
     return np.concatenate([np.linspace(-0.9999, 0.9999, 2001), near, -near, [0.0, 0.5, -0.5, 1e-9]])
 
 
+@pytest.mark.full
 def test_the_arcsine_to_the_last_digits():
     t = _grid()
     out = np.empty_like(t)
@@ -42,6 +43,7 @@ def test_the_arcsine_to_the_last_digits():
     assert (np.abs(out - truth) <= 4e-16 * np.abs(truth))[small].all()
 
 
+@pytest.mark.full
 def test_half_angles_in_single_precision():
     theta = np.concatenate(
         [np.linspace(0, np.pi, 3001), np.logspace(-6, 0, 100), np.pi - np.logspace(-6, 0, 100)]
@@ -159,6 +161,7 @@ def test_without_a_numba_that_works_torch_serves(fault, monkeypatch, always):
     torch.testing.assert_close(value, truth, rtol=0, atol=1e-14 * float(truth.max()))
 
 
+@pytest.mark.full
 def test_nowhere_to_keep_what_was_compiled(tmp_path):
     """A read-only installation and no home."""
     package = Path(farfield.__file__).parent

@@ -94,6 +94,7 @@ def test_activate(name, left, scale):
     assert not after.gaussian
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PHI)
 def test_activate_against_a_million_gaussians(name):
     """Value, slope and mean of every activation of the Monte Carlo tests, from plain samples."""
@@ -198,6 +199,7 @@ def test_identity_and_residual():
     assert not Residual((Dense(),))(_state(gaussian=False)).gaussian
 
 
+@pytest.mark.full
 def test_residual_against_finite_networks():
     """x ↦ z₁ + W₂φ(LN(z₁)) → LN → φ → readout, two thousand of them."""
     width, count, generator = 512, 400, torch.Generator().manual_seed(0)

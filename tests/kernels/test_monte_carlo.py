@@ -77,7 +77,7 @@ def test_within_five_standard_errors(name, place, order):
         assert _scores(draws, 0.98 * truth).max() > 5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("place", "order"), PLACES)
 @pytest.mark.parametrize("name", PHI)
 def test_with_ten_times_the_draws(name, place, order):

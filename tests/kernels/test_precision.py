@@ -117,7 +117,7 @@ def test_to_twelve_digits(case):
 
 
 DEEP = [
-    c if c[0] == "relu" or c[2] == "first" else pytest.param(c, marks=pytest.mark.slow)
+    c if c[0] == "relu" or c[2] == "first" else pytest.param(c, marks=pytest.mark.nightly)
     for c in CASES
     if c[1] == 50
 ]
@@ -131,7 +131,7 @@ def test_at_depth_fifty(case):
     _check(k.layers, rows[0], rows)
 
 
-@pytest.mark.parametrize("depth", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("depth", [3, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("bias", BIASES)
 def test_every_bias_with_the_norm_first(depth, bias):
     for name in ("relu", "leaky_relu"):

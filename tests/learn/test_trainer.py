@@ -15,6 +15,7 @@ from farfield.engine import FolderInUseError
 from farfield.errors import InvalidValueError
 from farfield.learn import Stack, Training, predict_all, train
 from farfield.nn import MLP, GroupedLayerNorm
+from waiting import until
 
 
 def generator(seed):
@@ -327,9 +328,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
     for pause in itertools.repeat(0.05, 3):
         process = context.Process(target=_job, args=(tmp_path / "killed", pause))
         process.start()
-        deadline = time.monotonic() + 60
-        while not list((tmp_path / "killed").glob("*.result")) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: list((tmp_path / "killed").glob("*.result")))
         time.sleep(0.3)
         process.kill()
         process.join()

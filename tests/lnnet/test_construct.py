@@ -44,6 +44,7 @@ def check(x, y, rule, seed=0, **options):
     return net
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["paper", "fold"])
 @pytest.mark.parametrize("seed", range(20))
 def test_any_labels(seed, rule):
@@ -51,7 +52,7 @@ def test_any_labels(seed, rule):
     assert net.margin > 0 and net.rule == rule
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("rule", ["paper", "fold"])
 @pytest.mark.parametrize("start", range(0, 500, 10))
 def test_any_labels_five_hundred_times(start, rule):
@@ -60,7 +61,7 @@ def test_any_labels_five_hundred_times(start, rule):
         check(*problem(seed, largest=100), rule, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(5))
 def test_two_hundred_points_fold_far_below_a_third(seed):
     draw = np.random.default_rng(seed)
@@ -291,6 +292,7 @@ def test_what_is_not_a_real_number_or_a_label_is_said():
             construct(torch.tensor([[2**60], [2**60 + 1]]), y)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
 def test_a_network_from_exact_arithmetic_is_used_where_it_survives_rounding(seed):
     """Pairs of points 1e-13 apart: either a network, or a refusal that does not contradict itself."""

@@ -44,6 +44,7 @@ def test_ssr_does_not_see_where_points_are_nor_their_unit():
     assert float(ssr(x + 1e6, y)) == pytest.approx(float(ssr(x, y)), rel=1e-8)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("seed", "classes"), [(0, 2), (1, 2), (2, 3), (3, 5)])
 def test_lssr_is_the_infimum_found_by_optimization(seed, classes):
     """Over maps to one and to three dimensions; and nothing a search finds lies below."""

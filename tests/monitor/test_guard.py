@@ -74,7 +74,7 @@ def test_whatever_comes_in_numbers_come_out(answer):
         assert torch.equal(output[inside], model(wild)[inside])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @torch.no_grad()
 def test_a_million_hostile_rows():
     model, x = network(), rows()

@@ -186,6 +186,7 @@ def output_moment(name: str, depth: int, **variances: float) -> tuple[float, flo
     return float(v.mean()), float(v.std()) / math.sqrt(len(v))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     # At depth one, and for the homogeneous relu at any depth, the formula is exact at finite width.
     ("name", "depth"),

@@ -105,6 +105,7 @@ def test_a_hard_head_is_the_identity_inside_and_answers_everything():
     torch.testing.assert_close(head(x), torch.tensor([[0.3, 4.9], [-1.0, 5.0], [1.0, 0.0], [0.0, 2.5]]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("soft", [False, True])
 def test_behind_a_protection_everything_is_bounded(soft):
     clamp = FeatureClamp(torch.full((4,), -3.0), torch.full((4,), 3.0), soft=soft)

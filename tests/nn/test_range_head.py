@@ -66,6 +66,7 @@ def test_any_range_holds_any_number(low, width, knee, x):
     assert low <= y <= low + width
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("limits", RANGES, ids=str)
 def test_proved_by_every_analysis(limits):
     """A ReLU network without any norm is unbounded; with the head its range is exactly the one asked for."""

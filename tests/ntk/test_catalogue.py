@@ -38,6 +38,7 @@ def test_the_catalogue_is_large_and_varied():
     assert len(CATALOGUE) >= 60
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_methods_agree_with_each_other_and_with_plain_autograd(name):
     """And leave the model and its inputs as they were."""
@@ -75,6 +76,7 @@ def test_one_output(name):
         assert distance(empirical_ntk(model, x, y, outputs=place, method=method), truth) < 1e-10, method
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_some_of_the_parameters(name):
     """Every second one, so that weights count without their biases and the other way round; and one alone."""
@@ -89,6 +91,7 @@ def test_some_of_the_parameters(name):
             assert distance(value, truth) < 1e-10, (chosen, method)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_by_parameter(name):
     model, x, y = build(name)

@@ -237,6 +237,7 @@ def trained(model, x, y, ridge):
     return model
 
 
+@pytest.mark.full
 def test_wider_networks_train_to_their_linearization():
     """The error falls with width, as does how far the kernel turns."""
     x = torch.randn(6, 2, generator=generator(3), dtype=torch.float64)

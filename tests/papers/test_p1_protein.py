@@ -315,7 +315,7 @@ def full_size():
     return dataclasses.replace(table1.EXPERIMENT, settings=settings, quick={})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 @pytest.mark.skipif(not data.is_here("protein"), reason="farfield data fetch protein")
 def test_all_rows_and_seeds_killed_at_any_moment(tmp_path):

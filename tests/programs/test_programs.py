@@ -1,7 +1,8 @@
 """Random programs: no leak, no wrong verdict, no accepted forgery, no crash; and the oracles themselves.
 
-The seeds rotate by date. A failure prints its seed and a minimal program; one seed is run again with
-``FARFIELD_PROGRAMS_SEED=123 FARFIELD_PROGRAMS_COUNT=1 pytest tests/programs``. Thousands: ``benchmarks/programs.py``.
+The same seeds in every run, and others each night, which rotate by date. A failure prints its seed and a minimal
+program; one seed is run again with ``FARFIELD_PROGRAMS_SEED=123 FARFIELD_PROGRAMS_COUNT=1 pytest tests/programs``.
+Thousands: ``benchmarks/programs.py``.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from programs.generator import Plan, Source, build, random_plan, singles
 from programs.known import KNOWN
 from programs.shrink import shrink
 
-FIRST = int(
-    os.environ.get("FARFIELD_PROGRAMS_SEED", 1000 * datetime.datetime.now(datetime.UTC).date().toordinal())
-)
+FIRST = int(os.environ.get("FARFIELD_PROGRAMS_SEED", 739_939_000))
+TODAY = 1000 * datetime.datetime.now(datetime.UTC).date().toordinal()
 COUNT = int(os.environ.get("FARFIELD_PROGRAMS_COUNT", 40))
 BLOCK = 10
 CHEAP = Settings(seconds=0.05, samples=400, climb=12, forgeries=1)
@@ -51,16 +51,36 @@ def examined(source: Source, seed: int, plan: Plan | None = None) -> None:
 
 @pytest.mark.parametrize("block", range(-(-COUNT // BLOCK)))
 def test_random_programs(block: int) -> None:
-    for seed in range(FIRST + BLOCK * block, FIRST + min(COUNT, BLOCK * (block + 1))):
+    examine_block(FIRST, block)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(-(-COUNT // BLOCK)))
+def test_random_programs_of_today(block: int) -> None:
+    examine_block(TODAY, block)
+
+
+def examine_block(first: int, block: int) -> None:
+    """Ten programs of a run that begins with one seed."""
+    for seed in range(first + BLOCK * block, first + min(COUNT, BLOCK * (block + 1))):
         plan = random_plan(seed)
         examined(plan.write(), seed, plan)
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_operations_alone(part: int) -> None:
-    """A tenth of them each day."""
-    for _, source in itertools.islice(singles(), FIRST // 1000 % 10 + 10 * part, None, 40):
+    """A tenth of them."""
+    for _, source in itertools.islice(singles(), 10 * part, None, 40):
         examined(source, FIRST)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("tenth", range(1, 10))
+@pytest.mark.parametrize("part", range(4))
+def test_other_operations_alone(part: int, tenth: int) -> None:
+    """The other nine tenths."""
+    for _, source in itertools.islice(singles(), tenth + 10 * part, None, 40):
+        examined(source, TODAY)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def problem(seed: int, features: int):
     return x, y, far
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("features", [1, 2])
 @pytest.mark.parametrize("placement", ["first", "every"])
 def test_no_input_exceeds_it_and_a_percent_is_left(features, placement):

@@ -16,6 +16,6 @@ def test_few():
     check(range(12), 3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_many():
     check(range(1_000, 1_600), 150)

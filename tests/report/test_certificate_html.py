@@ -135,6 +135,7 @@ def test_names_are_text():
     assert "alert(1)" in page.words
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["three", "open"])
 def test_section_of_an_audit(audited, name):
     audit = audited("bounded")

@@ -62,7 +62,7 @@ def compared(name: str, folder: Path) -> str:
     return ""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [s.name for s in SPECIMENS if not s.slow])
 def test_an_exported_file_has_the_verdict_of_its_module(name, tmp_path):

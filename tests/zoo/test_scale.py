@@ -16,7 +16,7 @@ import farfield
 SCRIPT = pathlib.Path(__file__).with_name("_measure.py")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "truth"), [("closed", "BOUNDED"), ("open", "UNBOUNDED"), ("transformers", "BOUNDED")]
 )

@@ -34,7 +34,7 @@ def each(wanted=lambda specimen: True):
     """Parametrize over specimens; slow ones are marked."""
     return pytest.mark.parametrize(
         "name",
-        [pytest.param(s.name, marks=[pytest.mark.slow] if s.slow else []) for s in SPECIMENS if wanted(s)],
+        [pytest.param(s.name, marks=[pytest.mark.nightly] if s.slow else []) for s in SPECIMENS if wanted(s)],
     )
 
 
@@ -135,7 +135,7 @@ def test_degree_of_growth(name):
         assert "FF007" not in codes(result), str(result)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2])
 @each(lambda s: s.generic and not s.slow)
 def test_verdict_with_other_weights(name, seed):

@@ -9,23 +9,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from captured import Plain
 from farfield.certify.intervals import Interval, propagate, register_interval_rule
 from farfield.certify.intervals._registry import IntervalRule, find_interval_rule, unregister_interval_rule
 from farfield.graph import Example, Program, Sample
 
 DOUBLE = torch.float64
 Violation = tuple[str, str, float, float, float]
-
-
-class Plain(nn.Module):
-    """A function of tensors as a module."""
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.function(*inputs)
 
 
 @contextmanager
@@ -42,15 +32,18 @@ def rule_of(op: str, rule: IntervalRule) -> Iterator[None]:
             register_interval_rule(op, before)
 
 
-def _outside(value: Tensor, box: Interval) -> tuple[float, float, float] | None:
-    if tuple(value.shape) != tuple(box.shape):
+def _outside(values: list[Tensor], box: Interval) -> tuple[float, float, float] | None:
+    """Of what one node gave at every point: the first entry that lies outside of its claim, with the ends."""
+    if any(tuple(value.shape) != tuple(box.shape) for value in values):
         return math.nan, math.nan, math.nan
+    value = torch.stack(values)
     value = value if value.is_complex() else value.to(DOUBLE)
     bad = ~box.contains(value)
     if not bool(bad.any()):
         return None
     worst = torch.view_as_real(value[bad])[0, 0] if value.is_complex() else value[bad][0]
-    return float(worst), float(box.lo[bad][0]), float(box.hi[bad][0])
+    lo, hi = (end.expand(value.shape)[bad][0] for end in (box.lo, box.hi))
+    return float(worst), float(lo), float(hi)
 
 
 def violations(
@@ -59,20 +52,18 @@ def violations(
     points: Iterable[Sequence[Tensor]],
     given: Mapping[str, Interval] | None = None,
 ) -> list[Violation]:
-    """Nodes whose value leaves its interval: (node, op, value, lo, hi)."""
+    """Nodes whose value at some point leaves its interval: (node, op, value, lo, hi)."""
     claims = propagate(program, boxes, given)
+    evaluated = [program.evaluate(*batch) for batch in points]
     found: list[Violation] = []
-    for batch in points:
-        values = program.evaluate(*batch)
-        for node in program.nodes:
-            value, claim = values[node.name], claims[node.name]
-            pairs = zip(value, claim, strict=True) if isinstance(claim, tuple) else [(value, claim)]
-            for part, box in pairs:
-                out = _outside(part, box)
-                if out is not None:
-                    found.append((node.name, node.op, *out))
-        if found:
-            return found
+    for node in program.nodes:
+        values, claim = [v[node.name] for v in evaluated], claims[node.name]
+        parts = zip(*values, strict=True) if isinstance(claim, tuple) else [values]
+        of_parts = claim if isinstance(claim, tuple) else (claim,)
+        for part, box in zip(parts, of_parts, strict=True):
+            out = _outside(list(part), box)
+            if out is not None:
+                found.append((node.name, node.op, *out))
     return found
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from certify.intervals.oracle import DOUBLE, Plain, network
+from captured import Plain
+from certify.intervals.oracle import DOUBLE, network
 from farfield.certify.intervals import Interval, UnboundableError, propagate
 from farfield.certify.intervals._interval import (
     add,

@@ -3,16 +3,16 @@ and free, never leave the intervals claimed."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from certify.intervals.oracle import KINDS, Plain, box_around, points, violations
+from captured import Plain, program_of
+from certify.intervals.oracle import KINDS, box_around, points, violations
 from farfield.certify.intervals import Interval, UnboundableError, interval_rule_names, propagate
 from farfield.errors import InvalidValueError
-from farfield.graph import Program, capture, operator, operator_names
+from farfield.graph import capture, operator, operator_names
 from farfield.graph.operators import NOTHING
 from farfield.growth._registry import GROWTH_RULES
 
@@ -55,12 +55,6 @@ DOMAINS = {
 OF_KIND = {"positive": (0.05, 1e6), "unit": (0.01, 0.99)}
 
 
-@cache
-def program_of(name: str, index: int) -> Program:
-    example = operator(name).examples[index]
-    return capture(Plain(example.function), example.inputs(), dynamic_batch=False)
-
-
 def test_every_operator_has_a_rule_or_a_growth_rule() -> None:
     moving = {
         name for name in operator_names() if not callable(facts := operator(name).facts) and facts.moves
@@ -83,7 +77,7 @@ def test_no_evaluation_leaves_its_interval(name: str, index: int) -> None:
     _check(name, index, POINTS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "index"), [e for e in EXAMPLES if e[0] not in WITHOUT_STATIC_SHAPE])
 def test_no_evaluation_of_many_leaves_its_interval(name: str, index: int) -> None:
     _check(name, index, MANY_POINTS)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certify.intervals.oracle import DOUBLE, KINDS, Plain, box_around, points, rule_of, violations
+from captured import Plain
+from certify.intervals.oracle import DOUBLE, KINDS, box_around, points, rule_of, violations
 from farfield.certify.intervals import Interval, Place
 from farfield.certify.intervals._interval import down, hull, spread, up
 from farfield.certify.intervals._registry import Bounds

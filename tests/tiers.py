@@ -1,0 +1,80 @@
+"""Which tests run when: a tier for every file of tests, by folder.
+
+- ``unit``: after every change, in two minutes. No fit, no search for a certificate, no other process, no page, no
+  real data; ``conftest.py`` refuses the first three. Shapes are not checked, unless ``FARFIELD_CHECK_SHAPES=1``.
+- ``full``: before a change lands, what is ``unit`` included. Seeds are fixed.
+- ``nightly``: the rest: seeds that rotate by date, large sizes, every experiment, whole tables of combinations.
+
+``pytest -m unit``, ``-m full`` (what ``pytest`` alone does) and ``-m nightly`` choose. A test can be marked to belong
+to a later tier than its file: ``@pytest.mark.full``, ``@pytest.mark.nightly``.
+"""
+
+from pathlib import PurePosixPath
+
+TIERS = ("unit", "full", "nightly")
+UNIT = (
+    "audit/test_structure.py",
+    "certify/intervals/test_bounds.py", "certify/intervals/test_contract.py", "certify/test_balls.py",
+    "engine/test_blocks.py", "engine/test_engine.py", "engine/test_schedule.py", "engine/test_tile.py",
+    "gaussian", "geometry", "graph", "growth", "kernels", "lnnet",
+    "monitor/test_isometry.py",
+    "nn", "ntk", "papers/test_pages.py",
+    "regression/test_cells.py", "regression/test_spectrum.py",
+    "report/test_certificate_html.py", "report/test_index.py",
+    "test_house.py", "test_loop.py", "test_words.py",
+)  # fmt: skip
+"""Folders and files under ``tests`` whose tests are unit tests."""
+FULL = (
+    "gaussian/test_angular.py",
+    "graph/test_capture.py", "graph/test_faithful.py", "graph/test_models.py", "graph/test_recognition.py",
+    "growth/test_large.py", "growth/test_open_weights.py", "growth/test_random_graphs.py",
+    "growth/test_ranges.py",
+    "kernels/test_gpytorch.py", "kernels/test_gradients.py", "kernels/test_laws.py", "kernels/test_monte_carlo.py",
+    "kernels/test_precision.py",
+    "ntk/test_tiles.py",
+)  # fmt: skip
+"""Folders and files in those that are not."""
+
+
+def of_file(path):
+    """The tier of a file, given by its path under ``tests``: the table's longest entry that it begins with."""
+    parts = PurePosixPath(path).parts
+    for length in range(len(parts), 0, -1):
+        name = "/".join(parts[:length])
+        if name in FULL:
+            return "full"
+        if name in UNIT:
+            return "unit"
+    return "full"
+
+
+def of_test(file_tier, marks):
+    """The tier of a test: its file's, or a later one that a mark of its own names."""
+    return max([file_tier, *(TIERS[TIERS.index(m)] for m in marks if m in TIERS)], key=TIERS.index)
+
+
+FAMILIES = {
+    "zoo/test_zoo.py": "name",
+    "gaussian/test_scalar_functions.py": "label",
+    "growth/test_contract.py": "name",
+    "certify/intervals/test_contract.py": "name",
+    "graph/test_operators.py": "",
+    "graph/test_facts.py": "",
+    "graph/test_archive.py": "",
+    "graph/test_onnx_files.py": "",
+    "certify/test_checker.py": "",
+    "certify/test_nested.py": "",
+    "geometry/test_mean_field.py": "",
+    "report/test_results.py": "",
+}
+"""Files whose tests share what is costly to make: all of the file's tests, or those with one value of a parameter."""
+
+
+def family(path, parameters):
+    """The group of tests that one worker takes, or None where a test shares nothing."""
+    shared = FAMILIES.get(path)
+    if shared == "":
+        return path
+    if shared is None or shared not in parameters:
+        return None
+    return f"{shared} {parameters[shared]}"
