@@ -48,7 +48,7 @@ class Excess:
         return f"{start}the calibration rows had {self.low:.4g} to {self.high:.4g}."
 
 
-class Limits(nn.Module):
+class ScoredRange(nn.Module):
     """Each entry's range, as buffers that stay in float32 or wider: a limit that half precision rounds lets rows out.
 
     The score of an entry is its distance from the middle over half its range; one that never moved has no scale of
@@ -73,7 +73,7 @@ class Limits(nn.Module):
         return super()._apply(widely, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
 
-class InputLimits(Limits):
+class InputLimits(ScoredRange):
     """The limits of one argument.
 
     Parameters
@@ -166,7 +166,7 @@ class InputLimits(Limits):
         return found
 
 
-class OutputLimits(Limits):
+class OutputLimits(ScoredRange):
     """Where one output lay on the calibration rows, a hair wider, and what is answered for a row outside.
 
     Parameters

@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 @growth_rule("where")
 def _where(site: Site) -> Extent:
-    """One of the two, or the one always taken; a branch whose size the condition compares with a number is cut there."""
+    """One of the two, or the one always taken; a branch whose size the condition limits is cut at that number."""
     yes, no = site.operand(1, "input"), site.operand(2, "other")
     if (answer := truth(site.extent(0))) is not None:
         return inherit(yes if answer else no, site.extent(0))
