@@ -229,10 +229,10 @@ class Guard(nn.Module):
 
     def _count(self, score: Tensor, inputs: Tensor, excesses: list[Tensor]) -> None:
         """Count the rows, with what their answers say; the numbers stay on the device."""
-        rows = torch.ones_like(score, dtype=torch.int64)
-        self.counted += torch.stack([rows.sum(), (score > 1.0).sum(), torch.isinf(inputs).sum()])
+        each = torch.stack([torch.ones_like(score) > 0, score > 1.0, torch.isinf(inputs)])
+        self.counted += each.sum(1)
         # Bits of numbers above 0 have their order: the worst is kept whatever type a module is cast to.
-        self.worst.copy_(torch.maximum(self.worst, score.float().amax().view(torch.int32)))
+        self.worst.clamp_(min=score.float().amax().view(torch.int32))
         for (name, limit), excess in zip(self._pairs(), excesses, strict=True):
             self.get_buffer(f"outside_{name}").add_(limit.outside(excess))
 

@@ -140,7 +140,7 @@ class InputLimits(ScoredRange):
     def outside(self, excess: Tensor) -> Tensor:
         """How many rows have each feature outside its range, NaN included, at whatever place."""
         places = [axis for axis, length in enumerate(self.low.shape, 1) if length == 1]
-        rows = ~(excess <= 0)
+        rows = torch.logical_not(excess <= 0)
         return (rows.any(places) if places else rows).sum(0).reshape(-1)
 
     def _size(self, x: Tensor) -> Tensor:
