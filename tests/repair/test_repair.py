@@ -65,7 +65,7 @@ def test_bounded_and_the_same_where_the_data_are(method, keep):
     assert fixed.after.verdict.name == "BOUNDED"
     assert unchanged(model, fixed.model, rows) >= keep
     assert fixed.change.unchanged == unchanged(model, fixed.model, rows)
-    assert type(fixed.model) is type(model)
+    assert isinstance(fixed.model, type(model)) and type(fixed.undo()) is type(model)  # decision 0044
     for key, value in state.items():
         assert torch.equal(model.state_dict()[key], value)
         assert torch.equal(fixed.model.state_dict()[key], value)

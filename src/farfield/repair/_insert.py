@@ -1,4 +1,4 @@
-"""Protections put into a copy of a model: same class, same weights under the same names. A program is rewritten."""
+"""Protections put into a copy of a model: an instance of its class, same weights under the same names. A program is rewritten."""
 
 from __future__ import annotations
 
