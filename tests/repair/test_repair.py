@@ -65,7 +65,7 @@ def test_bounded_and_the_same_where_the_data_are(method, keep):
     assert fixed.after.verdict.name == "BOUNDED"
     assert unchanged(model, fixed.model, rows) >= keep
     assert fixed.change.unchanged == unchanged(model, fixed.model, rows)
-    assert type(fixed.model) is type(model)
+    assert isinstance(fixed.model, type(model)) and type(fixed.undo()) is type(model)  # decision 0044
     for key, value in state.items():
         assert torch.equal(model.state_dict()[key], value)
         assert torch.equal(fixed.model.state_dict()[key], value)
@@ -602,3 +602,14 @@ def test_outputs_without_a_range_are_named(make):
         make(Tokens(masked=True), torch.randn(20, 6, 5))
     with pytest.raises(InvalidValueError, match=r"Outputs have limits .* \(6,\) and \(9,\)"):
         make(Tokens(masked=False), [torch.randn(20, 6, 5), torch.randn(20, 9, 5)])
+
+
+def test_an_output_that_overflowed_has_no_size():
+    """The largest float is a number that the model never gave."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+    with torch.no_grad():
+        model[2].weight.mul_(1e37)
+    fixed = ff.repair(model, torch.randn(300, 3))
+    assert math.inf in [row.before for row in fixed.far]
+    assert "1.8e+308" not in str(fixed) and "was inf" in str(fixed)

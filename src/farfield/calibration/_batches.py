@@ -6,7 +6,9 @@ import copy
 import dataclasses
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -213,9 +215,17 @@ def floating(call: Call) -> dict[int | str, Tensor]:
 def run(model: nn.Module, call: Call) -> Any:
     """The model on one batch; in pieces where it is a program that takes a fixed number of rows.
 
-    The model gets a copy: one that writes into its argument would change the caller's rows, more with every pass.
+    Nothing is compiled, also where a part of the model would be. The model gets a copy: one that writes into its
+    argument would change the caller's rows, more with every pass.
     """
-    args, kwargs = call = map_call(call, lambda _, tensor: tensor.clone())
+    call = map_call(call, lambda _, tensor: tensor.clone())
+    # Where nobody has loaded torch's compiler, nothing is compiled.
+    with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
+        return _run(model, call)
+
+
+def _run(model: nn.Module, call: Call) -> Any:
+    args, kwargs = call
     rows, count = fixed_rows(model), rows_of(call)
     if rows is None or rows == count:
         return model(*args, **kwargs)

@@ -56,6 +56,7 @@ def prepared(model: nn.Module) -> Iterator[None]:
         stack.enter_context(_plain_attention())
         stack.enter_context(_unchecked_distributions())
         stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
         set_serving(model)
         if not isinstance(model, torch.jit.ScriptModule):  # scripted modules take no hooks
             hook = model.register_forward_hook(lambda module, given, result: opened(result))

@@ -126,6 +126,12 @@ def _name(value: str, what: str) -> None:
         _match(_IDENTIFIER, value, what)
 
 
+def _not_finite(value: str, what: str) -> None:
+    """What JSON has no number for, as torch writes it."""
+    if value not in ("Infinity", "-Infinity", "NaN"):
+        raise UnsafeFileError(f"{what} is no number: {value[:60]!r}.")
+
+
 def _qualified(value: str, what: str) -> None:
     if value and not _PATH.fullmatch(value):
         raise UnsafeFileError(f"{what} is not a dotted name: {value[:60]!r}.")
@@ -241,6 +247,7 @@ _RULES: dict[str, Callable[[str, str], None]] = {
     "in_spec": _specification,
     "out_spec": _specification,
     "verifiers": _verifier,
+    **dict.fromkeys(("as_float", "as_floats", "as_float_lists"), _not_finite),
     **dict.fromkeys(("name", "as_name", "user_input_name", "forward_arg_names", "as_sym_int"), _name),
     **dict.fromkeys(("parameter_name", "buffer_name", "tensor_constant_name", "fqn"), _qualified),
 }

@@ -314,6 +314,18 @@ def ratio(a: Extent, b: Extent, node: str) -> Extent:
     return multiply(a, reciprocal(b, node), node)
 
 
+def truth(value: Extent) -> bool | None:
+    """Whether a value counts as true, for every input; None where that is not the same for all."""
+    if value.gap > 0.0:
+        return True
+    return False if value.lo == value.hi == 0.0 else None
+
+
+def decided(answer: bool | None, *sources: Extent) -> Extent:
+    """A boolean that is known, or one that may be either."""
+    return interval(float(answer is True), float(answer is not False), *sources)
+
+
 def as_type(value: Extent, dtype: torch.dtype | None, *, whole: bool = False) -> Extent:
     """The value stored in this type: nothing changes in floating types, integers are cut and wrap around.
 
@@ -328,7 +340,7 @@ def as_type(value: Extent, dtype: torch.dtype | None, *, whole: bool = False) ->
     if dtype is None or dtype.is_floating_point or dtype.is_complex:
         return value
     if dtype == torch.bool:
-        return value if value.lo >= 0.0 and value.hi <= 1.0 and whole else interval(0.0, 1.0, value)
+        return decided(truth(value), value)
     limits = torch.iinfo(dtype)
     least, most = float(limits.min), float(limits.max)
     if value.lo >= least and value.hi <= most and (value.hi < most or limits.bits < 64):

@@ -74,7 +74,7 @@ class FarFieldMonitor(Monitor):
         self.radius = (
             math.sqrt(sum(float(flat_rows(t.double()).norm(dim=1).max()) ** 2 for t in inputs)) or 1.0
         )
-        self._program = _bounded_program(model, example) if self.bounded else None
+        self._program = _bounded_program(self.model, example) if self.bounded else None
         draws = torch.Generator().manual_seed(0)
         count = min(DIRECTIONS, max(8, ENTRIES // (4 * sum(t[0].numel() for t in inputs))))
         made = [torch.randn(count, *t.shape[1:], generator=draws, dtype=torch.float64) for t in inputs]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -31,30 +30,24 @@ from farfield.calibration import (
 from farfield.certify import Certificate, verify_certificate
 from farfield.errors import InvalidValueError, MissingExtraError
 from farfield.graph import OnnxModule, Runnable, as_module, copied, export_model, untouched
-from farfield.monitor._limits import (
-    Excess,
-    InputLimits,
-    explained_output,
-    finite_or_inf,
-    runs_eagerly,
-    scale_of,
-)
+from farfield.monitor._limits import Excess, InputLimits, OutputLimits, scale_of
 from farfield.monitor._summary import GuardSummary
 
 __all__ = ["Answer", "Guard", "guard"]
 
 Answer: TypeAlias = Literal["flag", "cap", "fallback"]
-_MARGIN = 1e-5
-"""Outputs may lie outside what was met by this much of it: a batch of another size rounds differently."""
 
 
 class Guard(nn.Module):
     """A model with limits: its forward gives (output, score); made by :func:`guard`.
 
     The score has one entry per row. At most 1: everything about the row was met on calibration rows. Above 1 it grows
-    with the distance; ∞ for NaN or infinity in an input. All of it is tensor operations on buffers: it is exported,
-    compiled and converted with the model.
+    with the distance, up to 1e30; ∞ for NaN or infinity in an input. All of it is tensor operations on buffers: it is
+    exported, compiled and converted with the model, and never waits for the device.
     """
+
+    counted: Tensor
+    worst: Tensor
 
     def __init__(
         self,
@@ -75,46 +68,41 @@ class Guard(nn.Module):
         self.on_outside = on_outside
         self.counting = True
         self.fallback = fallback if isinstance(fallback, nn.Module) else None
-        self._known = [seen is not None for seen in outputs]
-        wide = (
-            torch.float64 if any(limit.dtype == torch.float64 for limit in limits.values()) else torch.float32
+        wide = max((limit.low.dtype for limit in limits.values()), key=lambda dtype: dtype.itemsize)
+        answer = None if self.fallback is not None else fallback
+        self.answers = nn.ModuleDict(
+            {
+                str(number): OutputLimits(seen, answer, None if number else promised, wide)
+                for number, seen in enumerate(outputs)
+                if seen is not None
+            }
         )
-        for number, seen in enumerate(outputs):
-            if seen is None:
-                continue
-            room = _MARGIN * torch.maximum(
-                seen.high - seen.low, torch.maximum(seen.low.abs(), seen.high.abs())
-            )
-            half = ((seen.high - seen.low) / 2 + room).clamp_min(1e-30)
-            answer = seen.mean if fallback is None or self.fallback is not None else torch.as_tensor(fallback)
-            self.register_buffer(f"middle_{number}", (seen.low / 2 + seen.high / 2).to(wide))
-            self.register_buffer(f"half_{number}", half.to(wide))
-            self.register_buffer(f"answer_{number}", answer.to(wide))
-        if promised is not None:
-            self.register_buffer("promised_low", promised[0])
-            self.register_buffer("promised_high", promised[1])
-        self._promised = promised is not None
-        self._counts: dict[str, Any] = {}
-        self.reset()
+        # Buffers, so that counting never waits for the device; each process has its own, in no file.
+        sizes = {f"outside_{name}": limit.low.numel() for name, limit in limits.items()}
+        with torch.inference_mode(False):
+            for name, size in {"counted": 3, "worst": 1, **sizes}.items():
+                kind = torch.int32 if name == "worst" else torch.int64
+                zeros = torch.zeros(size, dtype=kind, device=next(iter(limits.values())).low.device)
+                self.register_buffer(name, zeros, persistent=False)
+        # What DistributedDataParallel would overwrite with the first process's.
+        self._ddp_params_and_buffers_to_ignore = ["counted", "worst", *sizes]
 
     def forward(self, x: Any = None, /, *more: Any, **named: Any) -> tuple[Any, Tensor]:
-        """(what the model answers, score of each row)."""
+        """(what the model answers, score of each row); no branch asks for a number."""
         positional = () if x is None else (x, *more)
         given, pairs = self._typed(positional, named), self._pairs()
-        scores = [limit(given[name]) for name, limit in pairs]
-        score = torch.stack(scores).amax(0) if len(scores) > 1 else scores[0]
-        # Where rows are inside, a cap and a fallback change nothing: they are left out where that can be asked.
-        rows = self._outside(given, score) if runs_eagerly() else None
-        inside = rows is not None and not len(rows)
-        if self.on_outside != "flag" and not inside:
-            given = {**given, **{name: limit.capped(given[name], rows) for name, limit in pairs}}
+        told = [limit(given[name]) for name, limit in pairs]
+        score = inputs = torch.stack([one for one, _ in told]).amax(0)
+        if self.on_outside != "flag":
+            given = {**given, **{name: limit.capped(given[name]) for name, limit in pairs}}
         args, kwargs = self._args(given, positional), self._kwargs(given, named)
         result = self.model(*args, **kwargs)
         leaves = [result] if isinstance(result, Tensor) else output_leaves(result)
-        score = self._with_outputs(leaves, score)
-        if rows is not None and self.counting:
-            self._count(score)
-        if self.on_outside == "fallback" and not (inside and _largest(score) <= 1.0):
+        for limit, leaf in self._answers(leaves).values():
+            score = torch.maximum(score, limit(leaf).to(score.dtype))
+        if self.counting and not _is_recorded() and len(score):
+            self._count(score.detach(), inputs.detach(), [excess.detach() for _, excess in told])
+        if self.on_outside == "fallback":
             leaves = self._replaced(leaves, score, args, kwargs)
         if isinstance(result, Tensor):
             return leaves[0], score
@@ -138,32 +126,27 @@ class Guard(nn.Module):
             given = {**given, **{name: limit.capped(given[name]) for name, limit in self._pairs()}}
         with torch.no_grad():
             answer = self.model(*self._args(given, positional), **self._kwargs(given, named))
-        for number, leaf in self._answers(output_leaves(answer)):
-            limits = self.get_buffer(f"middle_{number}"), self.get_buffer(f"half_{number}")
-            own = explained_output(leaf, *limits, f"output {number}")
+        for number, (answered, leaf) in self._answers(output_leaves(answer)).items():
+            own = answered.explain(leaf, f"output {number}")
             found = [max(pair, key=lambda e: e.score) for pair in zip(found, own, strict=True)]
         return found
 
     def summary(self) -> GuardSummary:
         """What has been counted since the last :meth:`reset`, in this process; exported copies don't count."""
-        counts = self._counts
+        rows, outside, not_finite = self.counted.tolist()
         features = {
             f"{name}[{k}]": int(number)
-            for name, hits in counts["features"].items()
-            for k, number in enumerate(hits.reshape(-1).tolist())
+            for name, _ in self._pairs()
+            for k, number in enumerate(self.get_buffer(f"outside_{name}").tolist())
             if number
         }
-        return GuardSummary(
-            counts["rows"],
-            int(counts["outside"]),
-            float(counts["worst"]),
-            int(counts["not_finite"]),
-            features,
-        )
+        worst = float(self.worst.view(torch.float32))
+        return GuardSummary(rows, outside, worst, not_finite, features)
 
     def reset(self) -> None:
         """Count from 0."""
-        self._counts = {"rows": 0, "outside": 0, "worst": 0.0, "not_finite": 0, "features": {}}
+        for name in self._ddp_params_and_buffers_to_ignore:
+            self.get_buffer(name).zero_()
 
     def save(self, path: str | Path) -> None:
         """Write guard and model as one program, for any number of rows: ``.pt2`` or ``.onnx``.
@@ -224,25 +207,11 @@ class Guard(nn.Module):
     def _kwargs(self, given: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
         return {name: given[self._called.get(name, name)] for name in named}
 
-    def _with_outputs(self, leaves: list[Any], score: Tensor) -> Tensor:
-        """The score, and how far outputs lie outside those of the calibration rows."""
-        for number, leaf in self._answers(leaves):
-            value = leaf.float() if leaf.dtype.itemsize < 4 else leaf
-            away = (value - getattr(self, f"middle_{number}")) / getattr(self, f"half_{number}")
-            size = flat_rows(away.abs()).amax(-1).to(score.dtype)
-            if not (runs_eagerly() and _largest(size) <= 1.0):
-                size = finite_or_inf(size, flat_rows(torch.isfinite(value)).all(-1))
-            score = torch.maximum(score, size)
-            if number == 0 and self._promised:
-                low, high = self.get_buffer("promised_low"), self.get_buffer("promised_high")
-                broken = (value < low) | (value > high)
-                score = torch.where(flat_rows(broken).any(-1), math.inf, score)
-        return score
-
-    def _answers(self, leaves: list[Any]) -> list[tuple[int, Tensor]]:
-        """(number, tensor) of the outputs that have a row for each row."""
+    def _answers(self, leaves: list[Any]) -> dict[int, tuple[OutputLimits, Tensor]]:
+        """Number → limits and tensor, of the outputs that have a row for each row."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        return [(k, t) for k, t in enumerate(tensors) if k < len(self._known) and self._known[k] and t.ndim]
+        known = {int(number): limit for number, limit in self.answers.items()}
+        return {k: (known[k], t) for k, t in enumerate(tensors) if k in known and t.ndim}  # type: ignore[misc]
 
     def _replaced(
         self, leaves: list[Any], score: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -252,30 +221,26 @@ class Guard(nn.Module):
             others = output_tensors(self.fallback(*args, **kwargs))
         made = list(leaves)
         places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        for number, leaf in self._answers(leaves):
-            other = others[number] if others else getattr(self, f"answer_{number}").to(leaf.dtype)
+        for number, (limit, leaf) in self._answers(leaves).items():
+            other = others[number] if others else limit.answer.to(leaf.dtype)
             inside = (score <= 1.0).reshape(score.shape[0], *(1,) * (leaf.ndim - 1))
             made[places[number]] = torch.where(inside, leaf, other)
         return made
 
-    def _outside(self, given: dict[str, Any], score: Tensor) -> Tensor:
-        """The numbers of the rows whose inputs are outside; counts whose they are."""
-        score, counts = score.detach(), self._counts
-        worst = _largest(score)
-        rows = (score > 1.0).nonzero()[:, 0] if worst > 1.0 else score.new_empty(0, dtype=torch.int64)
-        if self.counting and len(rows):
-            counts["not_finite"] += int(torch.isinf(score).sum()) if math.isinf(worst) else 0
-            for name, limit in self._pairs():
-                hits = limit.outside(given[name].detach()[rows]).sum(0)
-                counts["features"][name] = counts["features"].get(name, 0) + hits
-        return rows
+    def _count(self, score: Tensor, inputs: Tensor, excesses: list[Tensor]) -> None:
+        """Count the rows, with what their answers say; the numbers stay on the device."""
+        each = torch.stack([torch.ones_like(score) > 0, score > 1.0, torch.isinf(inputs)])
+        self.counted += each.sum(1)
+        # Bits of numbers above 0 have their order: the worst is kept whatever type a module is cast to.
+        self.worst.clamp_(min=score.float().amax().view(torch.int32))
+        for (name, limit), excess in zip(self._pairs(), excesses, strict=True):
+            self.get_buffer(f"outside_{name}").add_(limit.outside(excess))
 
-    def _count(self, score: Tensor) -> None:
-        """Count the rows, with what their answers say."""
-        counts, worst = self._counts, _largest(score)
-        counts["rows"] += len(score)
-        counts["worst"] = max(counts["worst"], worst)
-        counts["outside"] += int((score.detach() > 1.0).sum()) if worst > 1.0 else 0
+
+def _is_recorded() -> bool:
+    """Whether a program is made of the model now, which shall not count."""
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return tracing or torch.compiler.is_exporting()
 
 
 def _with_names(guarded: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
@@ -297,10 +262,6 @@ def _with_names(guarded: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     given += [kind(name, kind.KEYWORD_ONLY) for name in kwargs]
     Named.forward.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
     return Named().eval()
-
-
-def _largest(score: Tensor) -> float:
-    return float(score.detach().max()) if len(score) else 0.0
 
 
 def guard(
@@ -335,7 +296,7 @@ def guard(
         prediction by default.
     certificate
         Bounds of the model's first output: checked against the model now, and every answer against them; an answer
-        outside has an infinite score.
+        outside has the largest score, 1e30.
 
     Examples
     --------

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from farfield.errors import InvalidValueError
-from farfield.graph import set_serving, untouched
+from farfield.graph import set_serving, untouched, unwrapped
 
 __all__ = ["Monitor", "serving"]
 
@@ -21,7 +21,9 @@ class Monitor(ABC):
     def __init__(self, model: nn.Module, every: int) -> None:
         if every < 1:
             raise InvalidValueError(f"every is a number of steps, at least 1; got {every!r}.")
-        self.model, self.every = model, every
+        inner = unwrapped(model)  # of torch.compile: nothing is compiled for a look
+        assert isinstance(inner, nn.Module)
+        self.model, self.every = inner, every
 
     def step(self, step: int) -> dict[str, float]:
         """The scalars at every ``every``-th step, counted from 0; nothing in between."""
@@ -42,7 +44,8 @@ def serving(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode; afterwards modes, buffers, attributes and random numbers are as they were."""
     modes = [(module, module.training) for module in model.modules()]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(devices, key=str)), untouched(model):
+    eager = torch.compiler.set_stance("force_eager")
+    with eager, torch.random.fork_rng(devices=sorted(devices, key=str)), untouched(model):
         set_serving(model)
         try:
             yield

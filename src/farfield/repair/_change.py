@@ -138,4 +138,6 @@ def _replaced(at: int | str, tensor: Tensor, name: int | str, value: Tensor) -> 
 
 def _largest(model: nn.Module, call: Call) -> float:
     values = [t.double().abs() for t in output_tensors(run(model, call)) if t.is_floating_point()]
-    return max((float(v.nan_to_num(nan=float("inf")).max()) for v in values if v.numel()), default=0.0)
+    # What is not finite stays so: the largest float would be a number that no model gave.
+    sizes = (float(torch.where(v.isnan(), torch.inf, v).max()) for v in values if v.numel())
+    return max(sizes, default=0.0)

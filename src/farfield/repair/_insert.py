@@ -1,9 +1,12 @@
-"""Protections put into a copy of a model: same class, same weights under the same names. A program is rewritten."""
+"""Protections put into a copy of a model: an instance of its class, same weights under the same names. A program is rewritten."""
 
 from __future__ import annotations
 
 import copy
+import copyreg
+import functools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,6 +67,10 @@ class _Inputs:
         self.modules = {alias: own for name, own in modules.items() for alias in both_names(name, names)}
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return None if _is_traced(args, kwargs) else self.protected(args, kwargs)
+
+    def protected(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments behind their protections."""
         args = tuple(self._through(str(i), a) for i, a in enumerate(args))
         return args, {name: self._through(name, value) for name, value in kwargs.items()}
 
@@ -80,16 +87,65 @@ class _Outputs:
         self.modules = dict(modules)
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        of_model = isinstance(module, Traceable)
+        return output if of_model and isinstance(output, fx.Proxy) else self.protected(output)
+
+    def protected(self, output: Any) -> Any:
+        """What a module returned, behind its protections."""
         number = iter(range(1 << 30))
 
         def through(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
+            if not isinstance(leaf, Tensor | fx.Proxy):
                 return leaf
             for protection in self.modules.get(next(number), ()):
                 leaf = protection(leaf)
             return leaf
 
         return map_leaves(through, output)
+
+
+class Traceable:
+    """Marks the class of a repaired model: its own, whose forward shows a tracer what stands at its two ends.
+
+    ``torch.fx.symbolic_trace`` calls the class's forward and no hook, and would lose them without a word.
+    """
+
+    plain: type[nn.Module]
+
+
+def _is_traced(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values()))
+
+
+@functools.cache
+def _traceable(kind: type[nn.Module]) -> type[nn.Module]:
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not _is_traced(args, kwargs):
+            return kind.forward(self, *args, **kwargs)
+        for before in [hook for hook in self._forward_pre_hooks.values() if isinstance(hook, _Inputs)]:
+            args, kwargs = before.protected(args, kwargs)
+        output = kind.forward(self, *args, **kwargs)
+        for behind in [hook for hook in self._forward_hooks.values() if isinstance(hook, _Outputs)]:
+            output = behind.protected(output)
+        return output
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        made: Any = kind.__reduce_ex__(self, protocol)
+        ours = made[0] is copyreg.__newobj__ and made[1] == (type(self),)  # type: ignore[attr-defined]
+        return (_empty, (kind,), *made[2:]) if ours else made  # by the class that a pickle finds
+
+    names = {key: getattr(kind, key) for key in ("__module__", "__qualname__", "__doc__")}
+    return type(
+        kind.__name__,
+        (Traceable, kind),
+        {**names, "forward": forward, "__reduce_ex__": reduce, "plain": kind},
+    )
+
+
+def _empty(kind: type[nn.Module]) -> nn.Module:
+    made = _traceable(kind)  # type: ignore[arg-type]
+    return made.__new__(made)
 
 
 def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Module:
@@ -100,6 +156,9 @@ def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Mod
     outputs: dict[str, dict[int, list[nn.Module]]] = {}
     for insertion in insertions:
         module = copy.deepcopy(insertion.module)
+        module.__module__ = (
+            "torch.nn.farfield"  # of this object alone: by it torch.fx knows what it need not enter
+        )
         holder[insertion.key] = module
         if insertion.place == "input":
             inputs.setdefault(insertion.at, []).append(module)
@@ -120,6 +179,11 @@ def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Mod
         made.get_submodule(path).register_forward_hook(_Outputs(modules))
     for module in holder.modules():
         module.training = model.training
+    if insertions:
+        with suppress(
+            TypeError
+        ):  # a class that can't be derived from: it works as before, and can't be traced
+            made.__class__ = _traceable(type(made))  # type: ignore[arg-type]
     return made
 
 
@@ -136,4 +200,6 @@ def without_insertions(model: nn.Module) -> nn.Module:
                 module._forward_pre_hooks_with_kwargs.pop(name, None)
     if PREFIX in made._modules:
         del made._modules[PREFIX]
+    if (plain := getattr(type(made), "plain", None)) is not None and isinstance(made, Traceable):
+        made.__class__ = plain
     return made

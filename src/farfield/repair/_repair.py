@@ -52,7 +52,7 @@ class Repair:
     Parameters
     ----------
     model
-        A new module of the same class. Every old key of ``state_dict`` is there with its old value (except after
+        A new module, an instance of the class of the old one. Every old key of ``state_dict`` is there with its old value (except after
         ``method="norm"``, which trains); inserted buffers have the prefix ``farfield_repair``.
     inserted
         What was put where, in the order of computation; empty if the model was bounded already.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from farfield.growth._extent import Extent, inherit, interval, join
+from farfield.growth._extent import Extent, decided, inherit, join, truth
 from farfield.growth._rate import BOUNDED
 from farfield.growth._registry import GROWTH_RULES, Site, growth_rule
 
@@ -15,8 +15,10 @@ __all__: list[str] = []
 
 @growth_rule("where")
 def _where(site: Site) -> Extent:
-    """One of the two; a branch whose own size the condition compares with a number is cut at that number."""
+    """One of the two, or the one always taken; a branch whose size the condition limits is cut at that number."""
     yes, no = site.operand(1, "input"), site.operand(2, "other")
+    if (answer := truth(site.extent(0))) is not None:
+        return inherit(yes if answer else no, site.extent(0))
     condition = site.producers[0]
     if condition is not None and condition.op in ("gt", "ge", "lt", "le"):
         limit, subject = condition.attributes.get("other"), condition.inputs[0]
@@ -59,17 +61,42 @@ def _masked_fill(site: Site) -> Extent:
     return result
 
 
+@growth_rule("isnan", "isinf")
+def _not_finite(site: Site) -> Extent:
+    """Real arithmetic knows numbers alone: where nothing is in doubt there is no pole, no NaN and no infinity."""
+    x = site.extent(0)
+    return decided(False if x.known else None, x)
+
+
 def _bits(site: Site) -> Extent:
     """Logic on booleans; on integers the result is at most about as long as the longer operand."""
-    if site.node.dtype == torch.bool:
-        return interval(0.0, 1.0, *site.everything())
-    operands = site.everything()
-    rate = max(operand.rate for operand in operands)
-    return inherit(Extent(rate, rate), *operands)
+    operands, op = site.everything(), site.node.op
+    if op.startswith("bitwise") and site.node.dtype != torch.bool:
+        rate = max(operand.rate for operand in operands)
+        return inherit(Extent(rate, rate), *operands)
+    truths = [truth(operand) for operand in operands]
+    decisive = op.endswith("or")  # one operand that is true, or false, decides alone
+    if op.endswith("not"):
+        answer = None if truths[0] is None else not truths[0]
+    elif op.endswith(("_or", "_and")) and decisive in truths:
+        answer = decisive
+    elif None in truths or len(truths) < 2:
+        answer = None
+    else:
+        answer = truths[0] != truths[1] if op.endswith("xor") else not decisive
+    return decided(answer, *operands)
 
 
-for _name in ("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
-    GROWTH_RULES.register(_name, _bits)
+for _kind in ("bitwise", "logical"):
+    for _name in ("not", "and", "or", "xor"):
+        GROWTH_RULES.register(f"{_kind}_{_name}", _bits)
+
+
+@growth_rule("any", "all")
+def _any_or_all(site: Site) -> Extent:
+    """What holds for every entry; over no entries "any" is false and "all" true."""
+    x, empty = site.extent(0), site.node.op == "all"
+    return decided(empty if truth(x) is empty else None, x)
 
 
 @growth_rule("nan_to_num")
