@@ -62,7 +62,8 @@ class Signed:
         return Signed(self.sign, torch.where(where, self.log, math.nan))
 
 
-Value: TypeAlias = "Tensor | Signed | tuple[Any, ...] | None"
+Value: TypeAlias = Any
+"""Signed numbers; an ordinary tensor of what does not move; a tuple of these, or ``None``."""
 
 
 def grows_without_end(search: Search, flat: Tensor, entry: int) -> bool:
@@ -181,7 +182,7 @@ def _part(operand: Value, part: str) -> Any:
     return getattr(operand, part) if isinstance(operand, Signed) else operand
 
 
-def _linear(node: Node, operands: Sequence[Value], group: Sequence[int], sizes: Mapping[str, int]) -> Signed:
+def _linear(node: Node, operands: Sequence[Value], group: Sequence[int], sizes: Mapping[str, int]) -> Any:
     """What is linear: every operand of the group divided by the largest entry, the result multiplied by it."""
     arguments = operator(node.op).arguments
     if any(node.attributes.get(name) for i in group for name in arguments[i : i + 1]):
@@ -222,10 +223,6 @@ def _plain(node: Node, operands: Sequence[Value], sizes: Mapping[str, int]) -> A
         return value if isinstance(value, Tensor) else _lost(node, operands, sizes)
     exact = describe(node).entrywise and len(plain) == 1 and bool((plain[0] == 0)[value == 0].all())
     return Signed.of(value).known(torch.isfinite(value) & ((value != 0) | exact))
-
-
-def _is_real(operand: Any) -> bool:
-    return isinstance(operand, Tensor) and operand.is_floating_point()
 
 
 def _add(a: Signed, b: Signed, node: Node | None = None) -> Signed:

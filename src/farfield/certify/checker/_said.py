@@ -56,12 +56,12 @@ def check_said(program: Program, data: Mapping[str, Any]) -> Verification:
     _check_shapes(program, data)
     _check_figures(data)
     kinds = {str(proof["kind"]) for proof in listed(data["proofs"], "proofs")}
-    if data["method"] != "mixed" and kinds - {data["method"]}:
+    if data.get("method", "mixed") != "mixed" and kinds - {data["method"]}:
         raise CertificateError(
             f"Its method is {data['method']!r:.40}; its proofs are {', '.join(sorted(kinds))}."
         )
     required = _required(program, data)
-    stored = listed(data["assumptions"], "assumptions")
+    stored = listed(data.get("assumptions", ()), "assumptions")
     for text in required:
         if text not in stored:
             raise CertificateError(f"It leaves out what its bounds rest on: {text!r}")
@@ -72,14 +72,13 @@ def check_said(program: Program, data: Mapping[str, Any]) -> Verification:
 
 
 def _check_shapes(program: Program, data: Mapping[str, Any]) -> None:
-    name = data["output"]
-    for what, stated, real in (
-        ("shape", data["shape"], program.node(name).shape),
-        ("input_shape", data["input_shape"], [spec.shape for spec in program.inputs]),
-        ("input_dtype", data["input_dtype"], [str(s.dtype).removeprefix("torch.") for s in program.inputs]),
+    for what, real in (
+        ("shape", program.node(data["output"]).shape),
+        ("input_shape", [spec.shape for spec in program.inputs]),
+        ("input_dtype", [str(s.dtype).removeprefix("torch.") for s in program.inputs]),
     ):
-        if _plain(stated) != _plain(real):
-            raise CertificateError(f"Its {what} is {stated!r:.60}; the model's is {_plain(real)!r:.60}.")
+        if what in data and _plain(data[what]) != _plain(real):
+            raise CertificateError(f"Its {what} is {data[what]!r:.60}; the model's is {_plain(real)!r:.60}.")
 
 
 def _plain(value: Any) -> Any:
@@ -88,13 +87,13 @@ def _plain(value: Any) -> Any:
 
 
 def _check_figures(data: Mapping[str, Any]) -> None:
-    """What is computed from the bounds is what comes out; what was attained lies between them."""
-    lower, upper, low, high = ([number(v, name) for v in listed(data[name], name)] for name in _ARRAYS)
+    """What is computed from the bounds is what comes out; what was attained lies between them. Absent is no claim."""
+    known = {"attained_lower": data["lower"], "attained_upper": data["upper"], **data}
+    lower, upper, low, high = ([number(v, name) for v in listed(known[name], name)] for name in _ARRAYS)
     if not len(lower) == len(upper) == len(low) == len(high):
         raise CertificateError("It has as many attained values as bounds.")
-    if data.get("bounded", all(map(math.isfinite, lower + upper))) is not all(
-        map(math.isfinite, lower + upper)
-    ):
+    finite = all(map(math.isfinite, (*lower, *upper)))
+    if data.get("bounded", finite) is not finite:
         raise CertificateError("It is called bounded, or not bounded, against its bounds.")
     tightness = [number(v, "tightness") for v in listed(data.get("tightness", []), "tightness")]
     if tightness and len(tightness) != len(lower):
