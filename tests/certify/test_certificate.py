@@ -98,7 +98,19 @@ def test_what_breaks_an_invariant_is_refused(changes, message):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("format", "other/1"), ("shape", [7]), ("lower", ["x"]), ("witnesses", None), ("method", "magic")],
+    [
+        ("format", "other/1"),
+        ("shape", [7]),
+        ("shape", [float("inf")]),
+        ("shape", [10**400]),
+        ("input_shape", [[float("inf")]]),
+        ("lower", ["x"]),
+        ("witnesses", None),
+        ("witnesses", 3),
+        ("domain", 7),
+        ("method", "magic"),
+        ("method", []),
+    ],
 )
 def test_malformed_data_are_refused(key, value):
     data = {**certificate().to_dict(), key: value}
@@ -109,6 +121,12 @@ def test_malformed_data_are_refused(key, value):
     del data[key]
     with pytest.raises(InvalidValueError):
         Certificate.from_dict(data)
+
+
+@pytest.mark.parametrize(("key", "value"), [("within", [1]), ("within", 5), ("arithmetic", 3)])
+def test_malformed_optional_data_are_refused(key, value):
+    with pytest.raises(InvalidValueError):
+        Certificate.from_dict({**certificate().to_dict(), key: value})
 
 
 def test_unreadable_files_are_refused(tmp_path):

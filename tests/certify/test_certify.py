@@ -189,3 +189,52 @@ def test_loose_bounds_say_what_would_make_them_tighter():
     assert all("behind the last norm" not in text for text in last.advice)
     assert Certificate.from_dict(first.to_dict()).advice == first.advice
     assert ff.certify(model(1), zeros(1), time_budget=ff.Budget(steps=600)).advice == ()
+
+
+class Scaled(nn.Module):
+    """A block behind a factor that begins at exactly 0."""
+
+    def __init__(self, part, scale=0.0):
+        super().__init__()
+        self.norm, self.part, self.scale = nn.LayerNorm(4), part, nn.Parameter(torch.tensor([scale]))
+
+    def forward(self, x):
+        h = self.norm(x)
+        return h + self.scale * torch.relu(self.part(h))
+
+
+class ZeroGate(nn.Module):
+    """A gate whose layer is 0 (adaLN-zero), and a state that begins at 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gate, self.part = nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 4)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def forward(self, x):
+        h, state = self.norm(x), torch.zeros(1, 4)
+        state = torch.sigmoid(self.part(h)) * state + torch.tanh(self.part(h))
+        return h + self.gate(torch.tanh(h)) * torch.relu(self.part(h)) + state
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(4, 5)
+
+    def forward(self, x):
+        return self.cell(x)[0]
+
+
+@pytest.mark.parametrize(
+    "kind", [Cell, ZeroGate, lambda: Scaled(nn.Linear(4, 4))], ids=["lstm", "gate", "rezero"]
+)
+def test_a_factor_of_exactly_zero(kind):
+    torch.manual_seed(0)
+    net = kind().eval()
+    certificate = ff.certify(net, torch.zeros(1, 4), time_budget=ff.Budget(steps=50))
+    assert certificate.bounded and ff.verify_certificate(net, certificate)
+    with torch.no_grad():
+        values = net(1e3 * torch.randn(1000, 4)).double()
+    assert bool((values <= certificate.upper + 1e-5).all() and (values >= certificate.lower - 1e-5).all())

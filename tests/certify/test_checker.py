@@ -50,6 +50,11 @@ def _interval_data(program: Program, lower: list[float], upper: list[float], sha
         "format": "farfield-certificate/1", "model_hash": model_hash(program), "domain": {"kind": "all"},
         "output": program.outputs[0], "lower": lower, "upper": upper, "witnesses": {}, "proofs": proofs,
         "input_shape": [list(shape)], "input_dtype": ["float64"],
+        "assumptions": [
+            "Real arithmetic: rounding of the model's own forward pass is not covered; see float_limit.",
+            "The model as captured: eval mode, one row, fixed sizes and weights.",
+            "float64 functions of the platform (exp, tanh, erf, …) are right to four units in the last place.",
+        ],
     }  # fmt: skip
 
 

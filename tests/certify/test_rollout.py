@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import farfield as ff
-from farfield.certify import CertificateError, RolloutCertificate, verify_rollout
+from farfield.certify import CertificateError, RolloutCertificate, RolloutVerdict, verify_rollout
 from farfield.certify.rollout import powers, split_step
 from farfield.errors import InvalidValueError
 from farfield.graph import capture
@@ -254,3 +254,47 @@ def test_powers_add_up_to_no_more(seed):
 def test_a_step_returns_its_state():
     with pytest.raises(InvalidValueError, match="next state"):
         ff.certify_rollout(nn.Linear(3, 2), torch.zeros(1, 3), time_budget=STEPS)
+
+
+class Step(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+SHIFT = torch.diag(torch.full((11,), 1e3, dtype=F64), 1)
+STAYS = {
+    "a population in raw counts": (lambda x: 2 * torch.relu(x) / (1 + torch.relu(x) / 1e9), 1),
+    "a capacity far away": (lambda x: 1.5 * x / (1 + (x / 1e60).abs()), 1),
+    "a population that collapses": (lambda x: x.abs() * torch.exp(2 - x.abs() / 1e8), 1),
+    "a matrix whose powers end": (lambda x: x @ SHIFT[:3, :3].T + torch.sin(x), 3),
+    "a matrix whose powers end late": (lambda x: x @ SHIFT.T + torch.sin(x), 12),
+    "a long transient": (
+        lambda x: x @ (0.9 * torch.eye(6, dtype=F64) + 0.05 * SHIFT[:6, :6]).T + torch.sin(x),
+        6,
+    ),
+}
+GROWS = {
+    "a factor above 1": (lambda x: 1.1 * x, 2),
+    "a square": (lambda x: x * x + x, 2),
+    "a ramp": (lambda x: 1.2 * torch.relu(x) + 0.1, 3),
+    "a turn": (lambda x: 1.2 * torch.stack([x[:, 1], -x[:, 0]], 1) + torch.tanh(x), 2),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_grows_for_a_while_does_not_escape(name):
+    function, size = STAYS[name]
+    found = ff.certify_rollout(Step(function).eval(), torch.zeros(1, size, dtype=F64), time_budget=STEPS)
+    assert found.verdict is not RolloutVerdict.ESCAPES, found.reason
+    assert ("matrix" in name) <= (found.verdict is RolloutVerdict.INVARIANT)
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_what_grows_at_every_size_escapes(name):
+    function, size = GROWS[name]
+    found = ff.certify_rollout(Step(function).eval(), torch.zeros(1, size, dtype=F64), time_budget=STEPS)
+    assert found.verdict is RolloutVerdict.ESCAPES

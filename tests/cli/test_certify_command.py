@@ -143,6 +143,7 @@ def test_verify_accepts(folder, checked):
     assert json.loads(out) == {
         "accepted": True,
         "reason": None,
+        "unchecked": [],
         "certificate": "cert.json",
         "target": "standin_models:net",
         "model_hash": "cd" * 32,

@@ -42,6 +42,15 @@ class SkipsTheNormForSomeRows(Two):
         return self.free(x) if x.shape[0] % 7 == 0 else self.safe(x)
 
 
+class SkipsTheNormForThousandsOfRows(Two):
+    def forward(self, x):
+        return (
+            torch.cat([self.free(c) for c in x.split(2048)])
+            if len(x.shape) and x.shape[0] > 2048
+            else self.safe(x)
+        )
+
+
 class AsksForTheType(Two):
     def forward(self, x):
         return self.free(x) if type(x) is Tensor else self.safe(x)
@@ -100,6 +109,7 @@ FROZEN = [
     SkipsTheNormForOneRow,
     SkipsTheNormForManyRows,
     SkipsTheNormForSomeRows,
+    SkipsTheNormForThousandsOfRows,
     AsksForTheType,
     ReadsAValue,
     ReadsAValueAndOverflows,
@@ -140,6 +150,44 @@ class ByHand(Two):
         return self.head(normed) + torch.cos(100.0 * h) @ self.head.weight.T
 
 
+class NaiveSoftmax(Two):
+    """Overflows far away, where the softmax it is recognized as does not."""
+
+    def forward(self, x):
+        e = torch.exp(self.first(x))
+        return self.head(e / e.sum(-1, keepdim=True))
+
+
+class NaiveSigmoid(Two):
+    def forward(self, x):
+        e = torch.exp(self.first(x))
+        return self.head(e / (1 + e))
+
+
+class Cancels(Two):
+    """Unit vectors along the edges of a graph and back again: 0 but for rounding."""
+
+    def forward(self, x):
+        d = x[:, [0, 1, 2, 3, 0, 2]] - x[:, [1, 0, 3, 2, 2, 0]]
+        return (d / (d.abs() + 1e-6)).sum(1)
+
+
+class CancelsByName(Two):
+    """A GELU by hand and torch's own, which are one node of the program."""
+
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.erf(x / 2**0.5)) - nn.functional.gelu(x)
+
+
+class NormMinusNorm(Two):
+    """A norm by hand less the module's, which rounding keeps from 0."""
+
+    def forward(self, x):
+        h = self.first(x)
+        d = h - h.mean(-1, keepdim=True)
+        return d / torch.sqrt((d * d).mean(-1, keepdim=True) + 1e-5) - self.norm(h)
+
+
 class Refuses(Two):
     """Raises far away: nothing is claimed where it is not defined."""
 
@@ -158,6 +206,22 @@ class Counts(Two):
     def forward(self, x):
         self.calls += 1
         return self.safe(x) * torch.tanh(self.calls)
+
+
+FAITHFUL = [
+    Plain,
+    AsksWhetherItTrains,
+    DropsOut,
+    Draws,
+    ByHand,
+    NaiveSoftmax,
+    NaiveSigmoid,
+    Cancels,
+    CancelsByName,
+    NormMinusNorm,
+    Refuses,
+    Counts,
+]
 
 
 def seeded(kind):
@@ -182,7 +246,7 @@ def test_the_reason_names_the_input_and_both_values():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", [Plain, AsksWhetherItTrains, DropsOut, Draws, ByHand, Refuses, Counts])
+@pytest.mark.parametrize("kind", FAITHFUL)
 def test_the_module_itself_is_not_told_apart(kind, dtype):
     model, x = seeded(kind)
     model, x = model.to(dtype), x.to(dtype)
@@ -205,3 +269,16 @@ def test_a_fixed_batch_is_compared_at_its_own_size():
     assert differs(model, capture(model, x, dynamic_batch=False), x) is None
     text = differs(model, capture(model, x[:1]), x[:1])
     assert text is not None and "batch of 3" in text
+
+
+@pytest.mark.parametrize("limit", [512, 10**7])
+def test_a_condition_on_the_batch_size_is_stated(limit):
+    """A size that is too large to try is an assumption of the verdict."""
+
+    class Pieces(Two):
+        def forward(self, x):
+            return self.safe(x) if x.shape[0] <= limit else torch.cat([self.free(c) for c in x.split(limit)])
+
+    result = audit(*seeded(Pieces), rays=0)
+    assert any(f"x.shape[0] <= {limit}" in a.text for a in result.report.assumptions)
+    assert result.verdict is (Status.UNKNOWN if limit == 512 else Status.BOUNDED)

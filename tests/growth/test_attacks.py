@@ -97,6 +97,13 @@ STANDS: dict[str, Callable[[Tensor], Tensor]] = {
     "exponential of a ramp that ends at 800": lambda x: torch.exp(torch.relu(x**2) - torch.relu(x**2 - 800)),
     "an exponential that is switched off": lambda x: torch.exp(x) * torch.sigmoid(800 - x),
     "an exponential cut at a large number": lambda x: torch.exp(x) - torch.relu(torch.exp(x) - 1e300),
+    "an exponential that saturates late": lambda x: torch.exp(x) / (1 + torch.exp(x - 600)),
+    "an exponential that falls late": lambda x: torch.exp(x) / (1 + torch.exp(2 * x - 2000)),
+    "the lower of two exponentials": lambda x: torch.minimum(torch.exp(x), torch.exp(1000 - x)),
+    "an exponential masked far away": lambda x: torch.where(x > 1e4, torch.zeros_like(x), torch.exp(x)),
+    "an expanded Gaussian": lambda x: torch.exp(2 * x) * torch.exp(-1e-3 * x * x),
+    "a wide Gaussian in one exponent": lambda x: torch.exp(2 * x - 1e-12 * x * x),
+    "a Gaussian wider than any number here": lambda x: torch.exp(2 * x) * torch.exp(-1e-30 * x.square()),
     "a power of nothing": lambda x: (x * 0.0) ** 0.0,
     "a base that vanishes": lambda x: torch.relu(-(x**2)) ** torch.relu(x),
     "a long running sum": lambda x: x[:, :1].repeat(1, 5000).cumsum(-1)[:, -1:] - 5000 * x[:, :1],
@@ -147,6 +154,12 @@ UNBOUNDED: dict[str, Callable[[Tensor], Tensor]] = {
     "a small slope under a large offset": lambda x: 1e-12 * x + 1e6,
     "an exponential": lambda x: torch.exp(x.sum(-1)),
     "an exponential of a layer": lambda x: torch.exp(torch.relu(x - 1).sum(-1)) - 5.0,
+    "an exponential of a square": lambda x: torch.exp(x * x),
+    "the larger of two exponentials": lambda x: torch.exp(2 * x) - torch.exp(x),
+    "a hyperbolic sine": torch.sinh,
+    "an exponential under a gate": lambda x: torch.exp(x) * torch.sigmoid(x),
+    "exponentials in a layer": lambda x: torch.relu(torch.exp(x) @ torch.ones(4, 4)) @ torch.ones(4, 2),
+    "an exponential less a far smaller one": lambda x: torch.exp(x) - torch.exp(x - 30),
 }
 
 

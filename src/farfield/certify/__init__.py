@@ -15,7 +15,8 @@ from farfield.certify._certify import UnboundedError, certify
 from farfield.certify._domain import around
 from farfield.certify._hash import model_hash
 from farfield.certify._search import Attained, attained
-from farfield.certify.checker import CertificateError, verify_certificate
+from farfield.certify._verify import verify_certificate
+from farfield.certify.checker import CertificateError, Verification
 from farfield.certify.rollout import RolloutCertificate, RolloutVerdict, certify_rollout, verify_rollout
 from farfield.certify.training._penalty import OutputRangePenalty
 
@@ -27,6 +28,7 @@ __all__ = [
     "RolloutCertificate",
     "RolloutVerdict",
     "UnboundedError",
+    "Verification",
     "around",
     "attained",
     "certify",

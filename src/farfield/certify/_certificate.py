@@ -259,15 +259,15 @@ class Certificate:
                 input_dtype=tuple(data["input_dtype"]),
                 float_limit=revived(data["float_limit"]),
                 proofs=tuple(revived(data["proofs"])),
-                arithmetic=revived(data.get("arithmetic")),
+                arithmetic=None if data.get("arithmetic") is None else {**revived(data["arithmetic"])},
                 advice=tuple(str(text) for text in data.get("advice", ())),
-                within=cls.from_dict(data["within"]) if data.get("within") is not None else None,
+                within=cls.from_dict({**data["within"]}) if data.get("within") is not None else None,
                 seconds=float(data["seconds"]),
                 provenance=revived(data["provenance"]),
             )
         except InvalidValueError:
             raise
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise InvalidValueError(f"The certificate is incomplete or malformed: {error!r}.") from error
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -339,7 +339,7 @@ def _assumptions(program: Program, *, random: bool) -> tuple[str, ...]:
             "The model draws random numbers: the bounds hold for every draw; attained values are of one draw."
         )
     held = (f"Input {s.name!r} is {s.kind}: bounded by nature." for s in program.inputs if s.kind != "real")
-    return (*said, *held)
+    return (*said, *held, *(f"The capture could not see: {text}" for text in program.unseen))
 
 
 def first_row(inputs: Any) -> Any:

@@ -70,9 +70,10 @@ def verify(
     from farfield.graph import CaptureError
 
     check: Any = importlib.import_module("farfield.certify").verify_certificate
-    reason = ""
+    reason, found = "", None
     try:
-        if not check(model, certificate, inputs=examples):
+        found = check(model, certificate, inputs=examples)
+        if not found:
             reason = "the checker gives no reason"
     except CaptureError:  # the example does not fit the model: nothing was checked
         raise
@@ -93,6 +94,7 @@ def verify(
         outcome = {
             "accepted": accepted,
             "reason": reason or None,
+            "unchecked": list(getattr(found, "unchecked", ())),
             **({} if hint is None else {"hint": hint}),
             "certificate": str(certificate),
             "target": target,
@@ -104,6 +106,8 @@ def verify(
 
         typer.echo(f"accepted: {certificate} holds for {target}")
         print_certificate(data, name=target, file=shlex.quote(str(certificate)), target=words)
+        for text in getattr(found, "unchecked", ()):
+            typer.echo(f"not checked: {clean(text)}")
     else:
         typer.echo(f"refused: {clean(reason)}")
         if hint is not None:

@@ -22,6 +22,7 @@ from farfield.graph._restrict import FREE, over_ellipsoid, real_size
 from farfield.graph._rules import RuleTable, last_uses, walk
 from farfield.graph._runnable import Runnable, as_module, copied
 from farfield.graph._size import SymbolicSize
+from farfield.graph._state import ModelState
 from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.onnx import OnnxModule, is_onnx, onnx_operator_names, read_onnx
 from farfield.graph.operators import (
@@ -44,6 +45,7 @@ __all__ = [
     "Example",
     "Facts",
     "InputSpec",
+    "ModelState",
     "Node",
     "NormSpec",
     "OnnxModule",

@@ -26,6 +26,7 @@ from farfield.graph._prepare import prepared, quiet, unwrapped
 from farfield.graph._program import CaptureMethod, Program
 from farfield.graph._simplify import simplify
 from farfield.graph._size import SymbolicSize
+from farfield.graph._state import ModelState
 from farfield.graph._symbolic import trace_model
 from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.onnx import OnnxModule, is_onnx, open_onnx, open_sizes, unknown_reason
@@ -110,10 +111,12 @@ def capture(
         program = _program(lowering, outputs, "export", exported_modules(model), ())
     else:
         args, kwargs = _arguments(_distinct(example_inputs))
-        with prepared(model):
-            program = _captured(model, args, kwargs, wanted, dynamic_batch=dynamic_batch, prefer=prefer)
+        with prepared(model) as state:
+            tracer = _Tracer(model, state, wanted, prefer)
+            program = tracer.trace(args, kwargs, dynamic_batch=dynamic_batch)
             if dynamic_batch and not _takes_rows(program, (args, kwargs)):
-                program = _with_open_axis(model, args, kwargs, wanted, program, prefer)
+                program = tracer.with_open_axis(args, kwargs, program)
+            program = replace(program, unseen=(*program.unseen, *tracer.kept()))
     if not program.outputs:
         raise CaptureError("The model returns no tensor on this example, so there is nothing to capture.")
     unknown = sorted(set(wanted) - {spec.name for spec in program.inputs})
@@ -122,42 +125,95 @@ def capture(
             f"kinds names the inputs {unknown}, which this model doesn't have; it has "
             f"{[spec.name for spec in program.inputs]}."
         )
+    raw = program if isinstance(model, nn.Module) and not open_weights else None
     if open_weights:
         program = _opened(program, model)
-    program = recognize(simplify(fold(program)))
+    program = replace(recognize(simplify(fold(program))), raw=raw)
     return _with_notes(program, model, example_inputs) if isinstance(model, OnnxModule) else program
 
 
-def _captured(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    kinds: Mapping[str, InputKind],
-    *,
-    dynamic_batch: bool,
-    prefer: CaptureMethod,
-) -> Program:
-    modules = {path: type(module).__name__ for path, module in model.named_modules()}
-    lost: list[str] = []
-    script = isinstance(model, torch.jit.ScriptModule)
-    if script:
-        lost.append("Nobody can look into TorchScript: pass the nn.Module that was traced or scripted.")
-    for method in (prefer, *(m for m in _ORDER if m != prefer)):
-        if method == "modules" or script:
-            break
+class _Tracer:
+    """Traces one model, by one method after another, each from the state that the model was given in."""
+
+    def __init__(
+        self, model: nn.Module, state: ModelState, kinds: Mapping[str, InputKind], prefer: CaptureMethod
+    ) -> None:
+        self.model, self.state, self.kinds, self.prefer = model, state, kinds, prefer
+
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic_batch: bool) -> Program:
+        """The program, by the preferred method or the first that does not fail."""
+        model = self.model
+        modules = {path: type(module).__name__ for path, module in model.named_modules()}
+        lost: list[str] = []
+        script = isinstance(model, torch.jit.ScriptModule)
+        if script:
+            lost.append("Nobody can look into TorchScript: pass the nn.Module that was traced or scripted.")
+        for method in (self.prefer, *(m for m in _ORDER if m != self.prefer)):
+            if method == "modules" or script:
+                break
+            try:
+                if method == "export":
+                    exported = export_model(model, args, kwargs, dynamic_batch=dynamic_batch)
+                    program = _program(*lower_exported(exported, self.kinds), method, modules, lost)
+                    return replace(program, guards=tuple(getattr(exported, "_guards_code", ()) or ()))
+                fixed = "torch.fx fixes every size to the example's."
+                nodes = trace_model(model, args, kwargs, self.kinds)
+                return _program(*nodes, method, modules, [*lost, fixed])
+            except Exception as error:  # tracers raise whatever the model's code runs into
+                self.state.settle(traced=True)
+                self._check_that_it_runs(args, kwargs)
+                self.state.settle()
+                lost.append(f"torch.{method} failed: {_first_line(error)}")
+            finally:
+                self.state.settle(traced=True)
+        self._check_that_it_runs(args, kwargs)
+        opaque = walk_modules(model, args, kwargs, self.kinds)
+        self.state.settle()
+        return replace(opaque, unseen=(*lost, *opaque.unseen))
+
+    def with_open_axis(self, args: tuple[Any, ...], kwargs: dict[str, Any], narrow: Program) -> Program:
+        """Captured again from the row twice, if that program is the same on one row; else with every size fixed."""
+
+        def twice(leaf: Any) -> Any:
+            single = isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == 1
+            return torch.cat([leaf, leaf]) if single else leaf
+
+        starts = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         try:
-            if method == "export":
-                exported = export_model(model, args, kwargs, dynamic_batch=dynamic_batch)
-                program = _program(*lower_exported(exported, kinds), method, modules, lost)
-                return replace(program, guards=tuple(getattr(exported, "_guards_code", ()) or ()))
-            fixed = "torch.fx fixes every size to the example's."
-            return _program(*trace_model(model, args, kwargs, kinds), method, modules, [*lost, fixed])
-        except Exception as error:  # tracers raise whatever the model's code runs into
-            _check_that_it_runs(model, args, kwargs)
-            lost.append(f"torch.{method} failed: {_first_line(error)}")
-    _check_that_it_runs(model, args, kwargs)
-    opaque = walk_modules(model, args, kwargs, kinds)
-    return replace(opaque, unseen=(*lost, *opaque.unseen))
+            wide = self.trace(tree_map(twice, args), tree_map(twice, kwargs), dynamic_batch=True)
+            values = [p.evaluate(*starts, dtype=None, keep=p.outputs) for p in (narrow, wide)]
+            pairs = [(values[0][a], values[1][b]) for a, b in zip(narrow.outputs, wide.outputs, strict=True)]
+            if all(torch.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True) for a, b in pairs):
+                return wide
+        except Exception:  # the model takes one row only, or another way for it
+            pass
+        return self.trace(args, kwargs, dynamic_batch=False)
+
+    def kept(self) -> list[str]:
+        """What a call leaves behind for the next, in words; export says so of buffers itself."""
+        stored = {name for name, _ in self.model.named_buffers(remove_duplicate=False)}
+        names = [repr(name) for name in self.state.changed if name not in stored]
+        if not names:
+            return []
+        few = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        return [
+            f"Each call changes state that the model keeps ({few}); the program is one call from its present state."
+        ]
+
+    def _check_that_it_runs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Tell a model that fails on its example from one that only the tracers can't follow."""
+        try:
+            self.model(*args, **kwargs)
+        except Exception as error:
+            given = (*args, *kwargs.values())
+            shapes = [
+                str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a)[:60].partition("\n")[0]
+                for a in given
+            ]
+            raise CaptureError(
+                f"{self.model._get_name()} itself fails on the example inputs ({', '.join(shapes)}): "
+                f"{_first_line(error)}. {_advice(self.model, args)}"
+            ) from error
 
 
 def _opened(program: Program, model: nn.Module | ExportedProgram) -> Program:
@@ -193,33 +249,6 @@ def _takes_rows(program: Program, example: Any) -> bool:
     return True
 
 
-def _with_open_axis(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    kinds: Mapping[str, InputKind],
-    narrow: Program,
-    prefer: CaptureMethod,
-) -> Program:
-    """Captured again from the row twice, if that program is the same on one row; else with every size fixed."""
-
-    def twice(leaf: Any) -> Any:
-        single = isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == 1
-        return torch.cat([leaf, leaf]) if single else leaf
-
-    starts = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    try:
-        two = tree_map(twice, args), tree_map(twice, kwargs)
-        wide = _captured(model, two[0], two[1], kinds, dynamic_batch=True, prefer=prefer)
-        values = [p.evaluate(*starts, dtype=None, keep=p.outputs) for p in (narrow, wide)]
-        pairs = [(values[0][a], values[1][b]) for a, b in zip(narrow.outputs, wide.outputs, strict=True)]
-        if all(torch.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True) for a, b in pairs):
-            return wide
-    except Exception:  # the model takes one row only, or another way for it
-        pass
-    return _captured(model, args, kwargs, kinds, dynamic_batch=False, prefer=prefer)
-
-
 def _program(
     lowering: Lowering,
     outputs: list[str],
@@ -237,21 +266,6 @@ def _program(
         unseen=(*lost, *lowering.unseen),
         modules=modules,
     )
-
-
-def _check_that_it_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tell a model that fails on its example from one that only the tracers can't follow."""
-    try:
-        model(*args, **kwargs)
-    except Exception as error:
-        given = (*args, *kwargs.values())
-        shapes = [
-            str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a)[:60].partition("\n")[0] for a in given
-        ]
-        raise CaptureError(
-            f"{model._get_name()} itself fails on the example inputs ({', '.join(shapes)}): "
-            f"{_first_line(error)}. {_advice(model, args)}"
-        ) from error
 
 
 def _advice(model: nn.Module, args: tuple[Any, ...]) -> str:

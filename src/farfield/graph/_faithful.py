@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from farfield.graph._describe import describe
@@ -29,6 +30,11 @@ __all__ = ["call_model", "differs", "spread_rows"]
 SCALES = (1.0, 1e3, 1e6, 1e12)
 BATCHES = (1, 3)
 LARGEST_BATCH = 256
+LARGEST_INPUT = 1 << 20
+"""Entries of the inputs together, up to which a larger batch is tried on a program that is not large."""
+ROUNDINGS = 4.0
+"""By how many roundings an input, or the result of an operation, is moved to see what rounding does."""
+SHAKES = 2
 TOLERANCE = 1e-3
 """Largest difference put down to rounding, relative to the largest entry; for half precision 50 times that."""
 
@@ -137,7 +143,10 @@ def _trials(
     }
     if not any(spec.kind == "real" for spec in program.inputs):
         scales = scales[:1]
-    batches = (*BATCHES, *sorted(n for n in numbers - set(BATCHES) if 0 < n <= LARGEST_BATCH)[:6])
+    most = LARGEST_BATCH
+    if not program.is_large:
+        most = max(most, LARGEST_INPUT // max(1, sum(s[:1].numel() for s in starts if s.ndim)))
+    batches = (*BATCHES, *sorted(n for n in numbers - set(BATCHES) if 0 < n <= most)[:9])
     if program.is_large:
         yield from _few_trials(program, starts, scales, batches if open_axis else (0,), source)
         return
@@ -214,6 +223,8 @@ def _compared(
         lost = ~torch.isfinite(own)
         if bool((apart & lost).any()) and _may_overflow(program, inputs, own.dtype):
             apart = apart & ~lost
+        if bool(apart.any()):
+            apart = apart & ~_overflows(program, inputs, name, own)
         if name not in random:
             apart = apart & (lost | ~_undecided(program, inputs, name, own, other))
         if bool(apart.any()):
@@ -250,6 +261,48 @@ def _may_overflow(program: Program, inputs: Sequence[Tensor], dtype: torch.dtype
     return not largest**2 < torch.finfo(dtype).max
 
 
+def _overflows(program: Program, inputs: Sequence[Tensor], name: str, own: Tensor) -> Tensor:
+    """Entries that the module's very operations, before any was recognized, give as the module does, by overflow.
+
+    exp(x)/Σ exp(x) is not finite where softmax is; a variance by hand is infinite in half precision.
+    """
+    nowhere, raw = torch.zeros(own.shape, dtype=torch.bool, device=own.device), program.raw
+    if raw is None:
+        return nowhere
+    try:
+        with quiet(), _seeded():
+            values = raw.evaluate(*inputs, dtype=None)
+    except Exception:
+        return nowhere
+    found = values[raw.outputs[program.outputs.index(name)]]
+    operations = (values[node.name] for node in raw.nodes if node.role == "operation")
+    if all(bool(torch.isfinite(v).all()) for v in tree_leaves(list(operations)) if isinstance(v, Tensor)):
+        return nowhere
+    apart = _apart(own, found, by_size=False)
+    same = ~torch.isfinite(own) & ~torch.isfinite(found)
+    return same if apart is None else same | (torch.isfinite(own) & torch.isfinite(found) & ~apart)
+
+
+class _Shaken(TorchDispatchMode):
+    """Moves every result of an operation by a few roundings, up or down at random: what that changes is rounding."""
+
+    def __init__(self, source: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.source = source
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(r.alias_info is not None for r in func._schema.returns):
+            return result  # a view, or written in place: moved where it was computed
+        return tree_map(self._moved, result)
+
+    def _moved(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+            return value
+        signs = torch.randint(0, 2, value.shape, generator=self.source).to(value.device, value.dtype)
+        return value * (1.0 + ROUNDINGS * torch.finfo(value.dtype).eps * (2.0 * signs - 1.0))
+
+
 def _undecided(program: Program, inputs: Sequence[Tensor], name: str, own: Tensor, other: Tensor) -> Tensor:
     """Entries that a few roundings of the inputs, or a wider type, move by as much as the two are apart."""
     moved = torch.zeros(other.shape, dtype=torch.float64, device=other.device)
@@ -257,17 +310,30 @@ def _undecided(program: Program, inputs: Sequence[Tensor], name: str, own: Tenso
     nudged = []
     for spec, tensor in zip(program.inputs, inputs, strict=True):
         real = spec.kind == "real"
-        step = 4.0 * torch.finfo(tensor.dtype).eps if real else 0.0
+        step = ROUNDINGS * torch.finfo(tensor.dtype).eps if real else 0.0
         sign = torch.ones_like(tensor)
         sign.flatten()[::2] = -1
         nudged.append(tensor * (1.0 + step * sign) if real else tensor)
-    for dtype, given in ((None, nudged), (torch.float64, inputs)):
-        try:
-            value = _evaluated(program, given, dtype)[name]
-        except Exception:
-            continue
-        if value.shape == other.shape:
-            moved = torch.maximum(moved, (value.to(torch.complex128) - other.to(torch.complex128)).abs())
+    place, raw = program.outputs.index(name), program if program.raw is None else program.raw
+    shaken: Any = _Shaken(torch.Generator().manual_seed(0))
+    plain: Any = nullcontext()
+    few: list[tuple[Sequence[Tensor], torch.dtype | None, Any]] = [(inputs, None, shaken)] * SHAKES
+    for one, tries in (
+        (program, [(nudged, None, plain), (inputs, torch.float64, plain), *few]),
+        (raw, [] if raw is program else few),
+    ):
+        base = other
+        for given, dtype, mode in tries:
+            try:
+                if one is raw:
+                    base = _evaluated(raw, inputs)[raw.outputs[place]]
+                with mode:
+                    value = _evaluated(one, given, dtype)[one.outputs[place]]
+            except Exception:
+                continue
+            if value.shape == base.shape == other.shape:
+                change = (value.to(torch.complex128) - base.to(torch.complex128)).abs()
+                moved = torch.maximum(moved, change)
     return ~(gap > 4.0 * moved)  # also where either is not a number
 
 

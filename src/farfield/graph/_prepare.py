@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.nn.modules import transformer
 
 from farfield.errors import InvalidValueError
+from farfield.graph._state import ModelState
 from farfield.graph._structure import opened
 
 __all__ = ["prepared", "quiet", "set_serving", "untouched", "unwrapped"]
@@ -41,27 +42,31 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def prepared(model: nn.Module) -> Iterator[None]:
+def prepared(model: nn.Module) -> Iterator[ModelState]:
     """The model as it serves: eval mode, no gradients, no key-value cache, no fused encoder kernels.
 
     Records (dataclasses) that torch does not know are returned as dictionaries. Distributions do not check their
     arguments: a check reads values, which no tracer can follow. The fused kernels of
     ``nn.TransformerEncoderLayer`` are one opaque call; a cache adds inputs and outputs nobody asked about.
-    Everything is put back afterwards: training flags, configuration, buffers, and attributes that ``forward``
-    assigns.
+    Everything is put back afterwards: training flags, configuration, buffers, and what else ``forward`` changes,
+    which the state that is yielded names.
     """
     with ExitStack() as stack:
-        stack.enter_context(untouched(model))
         stack.enter_context(_without_cache(model))
+        state = stack.enter_context(untouched(model))
         stack.enter_context(_plain_attention())
         stack.enter_context(_unchecked_distributions())
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         set_serving(model)
         if not isinstance(model, torch.jit.ScriptModule):  # scripted modules take no hooks
-            hook = model.register_forward_hook(lambda module, given, result: opened(result))
-            stack.callback(hook.remove)
-        yield
+
+            def seen(module: nn.Module, given: Any, result: Any) -> Any:
+                state.look()
+                return opened(result)
+
+            stack.callback(model.register_forward_hook(seen).remove)
+        yield state
 
 
 def set_serving(model: nn.Module) -> None:
@@ -117,30 +122,13 @@ def _without_cache(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Put back every module's attributes, flags and buffers, including containers that ``forward`` fills."""
-    attributes = [(module, dict(module.__dict__)) for module in model.modules()]
-    containers = [
-        (value, value.copy())
-        for _, values in attributes
-        for value in values.values()
-        if type(value) in (list, dict, set)
-    ]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not buffer.is_meta]
-    versions = [buffer._version for buffer, _ in buffers]
+def untouched(model: nn.Module) -> Iterator[ModelState]:
+    """Put back every module's attributes, flags, buffers and other state afterwards, however deep it lies."""
+    state = ModelState(model)
     try:
-        yield
+        yield state
     finally:
-        for module, values in attributes:
-            module.__dict__.clear()
-            module.__dict__.update(values)
-        for value, content in containers:
-            value.clear()
-            value.extend(content) if isinstance(value, list) else value.update(content)
-        with torch.no_grad():
-            for (buffer, content), version in zip(buffers, versions, strict=True):
-                if buffer._version != version:
-                    buffer.copy_(content)
+        state.settle()
 
 
 def unwrapped(model: Any) -> nn.Module | ExportedProgram:

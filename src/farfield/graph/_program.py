@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,8 @@ __all__ = ["CaptureMethod", "Program"]
 CaptureMethod: TypeAlias = Literal["export", "fx", "modules"]
 LARGE = 5_000_000
 """Weights, or numbers computed for one sample, beyond which a program is large."""
+_INPUT = re.compile(r"\bL\['(\w+)'\]")
+"""An input of the model, as torch.export writes it in a guard."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class Program:
         Every module path of the model → its class name, called or not.
     guards
         Conditions on sizes under which the model takes the way that was captured, as torch.export writes them.
+    raw
+        The program as the tracer gave it, operation for operation the module's forward: before anything was folded,
+        renamed or recognized.
     """
 
     nodes: tuple[Node, ...]
@@ -62,6 +68,7 @@ class Program:
     unseen: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict, repr=False)
     guards: tuple[str, ...] = ()
+    raw: Program | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         defined: set[str] = set()
@@ -77,6 +84,16 @@ class Program:
         lost = [name for name in (*self.outputs, *self.constants) if name not in defined]
         if lost:
             raise InvalidValueError(f"Outputs and constants are nodes of the program, but {lost} are not.")
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The guards in words, each once; not that a batch is not empty."""
+        said = [_INPUT.sub(r"\1", guard).replace(".size()[0]", ".shape[0]") for guard in self.guards]
+        return tuple(
+            f"the forward was followed for batches with {guard}; for other sizes it may take another way"
+            for guard in dict.fromkeys(said)
+            if not guard.endswith(" != 0")
+        )
 
     @cached_property
     def _by_name(self) -> dict[str, Node]:

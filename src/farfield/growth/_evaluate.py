@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from farfield.graph import Program, call_model, spread_rows
+from farfield.graph import ModelState, Program, call_model, spread_rows
 
 __all__ = ["Evaluator", "rows_are_samples"]
 
@@ -46,7 +46,7 @@ class Evaluator:
                 self.module = copy.deepcopy(model).to(torch.float64).eval()
             except Exception:  # some modules hold what can't be copied; the program speaks for them
                 self.module = None
-
+        self._state = None if self.module is None else ModelState(self.module)
         self._samples: dict[tuple[str, str], bool] = {}
 
     def rows_are_samples(self, starts: Sequence[Tensor], axis: str, output: str) -> bool:
@@ -70,6 +70,8 @@ class Evaluator:
             except Exception:  # a forward that builds its own float32 tensors, say, does not run in float64
                 self.module = None
             else:
+                if self._state is not None:
+                    self._state.settle()
                 if len(found) == len(self.program.outputs):
                     return found[output].to(torch.float64)
                 self.module = None

@@ -128,7 +128,8 @@ class GrowthReport:
         """What the verdicts rest on beyond the program: each once."""
         stated = [a for v in self.verdicts for a in v.growth.assumptions]
         missed = [Reason("", f"the capture could not see: {text}") for text in self.program.unseen]
-        return tuple(dict.fromkeys([*stated, *missed]))
+        sizes = [Reason("", f"batch size: {text}") for text in self.program.conditions]
+        return tuple(dict.fromkeys([*stated, *missed, *sizes]))
 
     def verdict(self, output: str | None = None, input: str | None = None) -> Verdict:  # noqa: A002
         """The verdict on one output (the first by default) with respect to one input (all by default)."""

@@ -13,18 +13,16 @@ from farfield.growth._analysis import Analysis
 from farfield.growth._climb import climb
 from farfield.growth._confirm import Evidence, Witness, confirm, entry_of
 from farfield.growth._evaluate import Evaluator
-from farfield.growth._horizon import Horizon, chunks, follow, read
-from farfield.growth._jet import HIGHEST, MASKED, MASKS, Jet
-from farfield.growth._leading import lead
+from farfield.growth._horizon import Horizon, follow, read
+from farfield.growth._jet import HIGHEST
+from farfield.growth._logarithms import grows_without_end
 from farfield.growth._paths import escape_path
 from farfield.growth._rate import SINGULAR, Level, Rate
-from farfield.growth._rays import UnseenSizeError, run_jets
+from farfield.growth._rays import UnseenSizeError
 from farfield.growth._search import Search, unit
 
 __all__ = ["Evidence", "Witness", "find_witness"]
 
-LARGEST_CONSTANT = 1e60
-"""Constants beyond this may end a growth that is only measured."""
 HALF = 0.5
 """Powers above this are enough for growth like λ: lower ones cost as much again, and a large program goes without."""
 
@@ -194,41 +192,6 @@ def _measured(search: Search) -> Witness | None:
     return None
 
 
-def _is_settled(search: Search, flat: Tensor, radius: float) -> bool:
-    """Every node that can be followed to infinity is near its asymptote at this radius already.
-
-    Numbers end at 1e308, exponentials get there soon: exp(x)·sigmoid(800 − x) grows as far as one can see. What is
-    seen counts only where nothing that the jets follow is still to come, and no constant is as large as what is seen.
-    """
-    program = search.program
-    numbers = [
-        abs(v) for node in program.nodes for v in node.attributes.values() if isinstance(v, int | float)
-    ]
-    numbers += [
-        float(t.abs().max()) for t in program.constants.values() if t.is_floating_point() and t.numel()
-    ]
-    if any(LARGEST_CONSTANT < number < min(MASKS) for number in numbers):
-        return False
-    names = [node.name for node in program.nodes if node.role == "operation"]
-    starts = [
-        s[:1] if search.shares_rows(p) else s for p, s in zip(program.inputs, search.starts, strict=True)
-    ]
-    with torch.no_grad():
-        jets, _ = run_jets(program, chunks(program, search.split(flat), starts)[0], keep=names)
-        values = program.evaluate(*search.inputs_at(flat, radius), keep=names)
-    for name in names:
-        jet, value = jets[name], values[name]
-        if not isinstance(jet, Jet) or not jet.values.is_floating_point() or not value.is_floating_point():
-            continue
-        first, expected = lead(jet), jet.evaluate(radius)
-        followed = (jet.full_floor() <= 0.0) | (first.certain & (first.power > jet.full_floor()))
-        followed = followed & (first.power < MASKED) & torch.isfinite(value)
-        size = torch.maximum(value.abs(), expected.abs()).clamp_min(1.0)
-        if bool((followed & ((value - expected).abs() > 0.1 * size)).any()):
-            return False
-    return True
-
-
 def _exponential_along(search: Search, flat: Tensor) -> Witness | None:
     radius, table = 0.5, []
     while radius < 1e6:
@@ -247,7 +210,7 @@ def _exponential_along(search: Search, flat: Tensor) -> Witness | None:
     logs = [math.log(max(float(s), 1e-300)) for s in sizes[:, entry]]
     steps = [(b - a) / (0.5 * math.log(2.0)) for a, b in itertools.pairwise(logs)]
     rising = all(b > 1.2 * a for a, b in itertools.pairwise(steps))
-    if not (steps[0] > 8.0 and rising and logs[-1] > 100.0 and _is_settled(search, flat, table[-1][0])):
+    if not (steps[0] > 8.0 and rising and logs[-1] > 100.0 and grows_without_end(search, flat, entry)):
         return None
     names = [spec.name for spec in search.program.inputs]
     parts = search.split(flat)

@@ -121,7 +121,11 @@ def affine_step(
     shapes
         Shapes of all of them.
     """
-    forms = {i: form for i, form in enumerate(operands) if form is not None and not form.constant}
+    forms = {
+        i: form
+        for i, (form, value) in enumerate(zip(operands, values, strict=True))
+        if form is not None and not (form.constant and value is not None)
+    }
     group = describe(node).linear_group(tuple(forms))
     if group is None or len({form.degree for form in forms.values()}) > 1:
         return None

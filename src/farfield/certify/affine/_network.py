@@ -313,12 +313,14 @@ class _Builder:
         shapes = [() if n is None else _sizes(self.program.node(n)) for n in node.inputs]
         widths = sum(self.blocks[b].size for b in {b for o in operands if o is not None for b in o.matrices})
         self._count(2 * widths * math.prod(_sizes(node)))
-        return affine_step(node, operands, [self._value(n) for n in node.inputs], shapes)
+        values = [self._value(n, o, s) for n, o, s in zip(node.inputs, operands, shapes, strict=True)]
+        return affine_step(node, operands, values, shapes)
 
-    def _value(self, name: str | None) -> Tensor | None:
-        """A constant operand's value, in its own shape."""
+    def _value(self, name: str | None, form: Form | None, shape: tuple[int, ...]) -> Tensor | None:
+        """A constant operand's value, in its own shape; also of what a factor of exactly 0 has made constant."""
         if name is None or name not in self.program.constants:
-            return None
+            exact = form is not None and form.constant and not bool(form.offset_magnitude.any())
+            return form.offset.reshape(shape) if form is not None and exact else None
         value = self.program.constants[name].detach()
         return value.to(torch.float64) if value.is_floating_point() else value
 

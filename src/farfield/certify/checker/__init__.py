@@ -7,7 +7,22 @@ Never: anything else of certify, or a number of the prover's.
 
 from __future__ import annotations
 
+from farfield.certify.checker._said import Verification
 from farfield.certify.checker._values import CertificateError
-from farfield.certify.checker._verify import check_program, proof_reader, uncheckable, verify_certificate
+from farfield.certify.checker._verify import (
+    check_program,
+    proof_reader,
+    read_certificate,
+    uncheckable,
+    verify_certificate,
+)
 
-__all__ = ["CertificateError", "check_program", "proof_reader", "uncheckable", "verify_certificate"]
+__all__ = [
+    "CertificateError",
+    "Verification",
+    "check_program",
+    "proof_reader",
+    "read_certificate",
+    "uncheckable",
+    "verify_certificate",
+]

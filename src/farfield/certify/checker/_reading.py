@@ -23,6 +23,8 @@ from farfield.graph import Node, NormSpec, describe
 
 __all__ = ["Form", "Layer", "Reading"]
 
+NOTHING = 1e-200
+"""Largest size of a value that is 0 but for what underflows."""
 LARGEST = 60_000_000
 """Coefficients of one value; more are refused."""
 
@@ -146,7 +148,8 @@ class Reading:
         if node.dtype is not None and (node.dtype.is_complex or not node.dtype.is_floating_point):
             return None
         span = self.ranges.get(node.name)
-        if span is not None and self._still(node):
+        # What a factor of 0 leaves is a constant, whatever stands beside it.
+        if span is not None and (self._still(node) or float(np.abs(span).max()) <= NOTHING):
             exact = np.array_equal(span[0], span[1])
             value = MidRad.exact(span[0].copy()) if exact else MidRad.between(*span)
             return Form(MidRad(value.mid[None], value.rad[None])) if np.isfinite(value.rad).all() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ from farfield.certify.checker._given import (
     number,
 )
 from farfield.certify.checker._ranges import Ranges
+from farfield.certify.checker._said import Verification, check_said
 from farfield.certify.checker._softmax import DIFFERENCES, difference_program, probability_bound
 from farfield.certify.checker._values import CertificateError, Span
 from farfield.graph import Program, capture
 
-__all__ = ["check_program", "proof_reader", "uncheckable", "verify_certificate"]
+__all__ = ["check_program", "proof_reader", "read_certificate", "uncheckable", "verify_certificate"]
 
 SPARE = 1e-9
 """A bound computed here may exceed the stated one by this much of max(1, |bound|)."""
@@ -39,14 +41,15 @@ LONGEST = 1 << 24
 """Entries of an input that a certificate may ask for."""
 
 
-def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool:
+def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> Verification:
     """Check a certificate from the model and the stored numbers alone.
 
     Nothing that found a bound is trusted. A certificate stands when the model is the one it was made for, every bound
-    it publishes follows from its proofs by this checker's own arithmetic, and no bound is passed by a witness. What a
-    certificate says about rounding (``arithmetic``) is not derived again: checked is that this much was added.
-    What was attained is evaluated again where a witness is stored, and is not evidence where none is; ``float_limit``
-    is not checked.
+    it publishes follows from its proofs by this checker's own arithmetic, and no bound is passed by a witness. The
+    shapes, types, method, figures and assumptions are held against the model and the proofs. What was attained is
+    evaluated again where a witness is stored. What a certificate says about rounding (``arithmetic``) is not derived
+    again here: checked is that this much was added, in the model's own format. Whatever was not checked is named in
+    the result.
 
     Parameters
     ----------
@@ -60,8 +63,8 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
 
     Returns
     -------
-    bool
-        ``True``; whatever is wrong raises.
+    Verification
+        True, with the assumptions and with what was not checked; whatever is wrong raises.
 
     Raises
     ------
@@ -69,6 +72,11 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
         Where a check fails, or the certificate is not written as one. The bound of a proof computed here may exceed
         the stated one by 1e-9·max(1, |bound|); published bounds may not be below what is proved here.
     """
+    return check_program(*read_certificate(model, certificate, inputs))
+
+
+def read_certificate(model: Any, certificate: Any, inputs: Any = None) -> tuple[Program, Mapping[str, Any]]:
+    """The program that a certificate speaks of, and its plain data; nothing is checked yet."""
     data = _read(certificate)
     if inputs is None:
         inputs = _zeros(data)
@@ -81,10 +89,10 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> bool
     else:
         row = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) and leaf.ndim else leaf, inputs)
         program = capture(model, tuple(row) if isinstance(row, list) else row, dynamic_batch=False)
-    return check_program(program, data)
+    return program, data
 
 
-def check_program(program: Program, certificate: Any) -> bool:
+def check_program(program: Program, certificate: Any) -> Verification:
     """The same for a program that is captured already."""
     data = _read(certificate)
     try:
@@ -171,7 +179,7 @@ def _zeros(data: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
 # -- the checks ----------------------------------------------------------------------------------------------
 
 
-def _check(program: Program, data: Mapping[str, Any]) -> bool:
+def _check(program: Program, data: Mapping[str, Any]) -> Verification:
     digest = model_hash(program)
     if digest != data["model_hash"]:
         raise CertificateError(
@@ -203,9 +211,11 @@ def _check(program: Program, data: Mapping[str, Any]) -> bool:
                     f"The {side} bound of entry {index} is not proved: {published:.12g} is published, {found:.12g} "
                     "is proved (both of sign·f)."
                 )
-    if data.get("within") is not None:
-        _check_within(program, data)
-    return True
+    said = check_said(program, data)
+    if data.get("within") is None:
+        return said
+    inner = _check_within(program, data)
+    return replace(said, unchecked=tuple(dict.fromkeys((*said.unchecked, *inner.unchecked))))
 
 
 def _rounding(data: Mapping[str, Any], size: int) -> list[float]:
@@ -216,12 +226,14 @@ def _rounding(data: Mapping[str, Any], size: int) -> list[float]:
     if not isinstance(arithmetic, Mapping):
         raise CertificateError("A certificate's arithmetic is a table.")
     added = [number(v, "what is added for rounding") for v in listed(arithmetic["error"], "error")]
-    if len(added) != size or min(added, default=0.0) < 0:
-        raise CertificateError(f"What is added for rounding has {size} numbers, none of them negative.")
+    if len(added) != size or not 0 <= min(added, default=0.0) <= max(added, default=0.0) < math.inf:
+        raise CertificateError(
+            f"What is added for rounding has {size} finite numbers, none of them negative."
+        )
     return added
 
 
-def _check_within(program: Program, data: Mapping[str, Any]) -> None:
+def _check_within(program: Program, data: Mapping[str, Any]) -> Verification:
     """The certificate over a second domain stands by itself."""
     if not isinstance(data["within"], Mapping):
         raise CertificateError("The certificate within a certificate is a table.")
@@ -231,7 +243,7 @@ def _check_within(program: Program, data: Mapping[str, Any]) -> None:
     if inner.get("output") != data["output"]:
         raise CertificateError("The certificate within a certificate is of another output.")
     try:
-        _check(program, inner)
+        return _check(program, inner)
     except CertificateError as error:
         raise CertificateError(f"Within: {error}") from error
 

@@ -15,7 +15,7 @@ _WORK = 2e10
 """Multiplications to spend on powers one by one; further ones come by doubling, which is cruder."""
 _ENTRIES = 10_000_000
 _DOUBLINGS = 24
-_HOPELESS = 1e6
+_HOPELESS = 1e60
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ _FIRST_SHARE, _NEXT_SHARE = 0.5, 0.5
 _ROUNDS = 12
 _LONGEST = 500
 """Steps of a simulation at most, before its states count as late."""
+_SIZES = (1e20, 1e40, 1e70, 1e100)
+"""Sizes at which a state that seems to escape is followed again."""
 _GAIN = 0.99
 """Another round is made while it takes at least 1% off the widest entry."""
 _ASSUMPTIONS = (
@@ -309,7 +312,7 @@ def _sides(limits: tuple[Tensor, Tensor] | None, begin: int, count: int) -> tupl
 def _escape(
     case: _Case, draw: torch.Generator, reason: str, rest: tuple[Certificate, ...] = ()
 ) -> RolloutCertificate:
-    """A start from which a state grows a million times, and as powers do; else unknown, with the reason."""
+    """A start from which a state grows a million times, as powers do, and on at every size; else unknown, and why."""
     sizes = torch.tensor([1.0, 1e2, 1e4], dtype=torch.float64).repeat(8)
     start = torch.randn((len(sizes), *case.shape), generator=draw, dtype=torch.float64)
     start = start * sizes.reshape(-1, *(1,) * len(case.shape))
@@ -320,8 +323,10 @@ def _escape(
         sizes_met.append(largest)
         # Faster than any power of the number of steps: what only drifts doubles where the steps do.
         gone = (largest > 1e6 * sizes) & (largest > 1e3 * sizes_met[step // 2]) & ~largest.isnan()
-        if bool(gone.any()):
-            k = int(gone.nonzero()[0])
+        for k in gone.nonzero().flatten().tolist():
+            if not _grows_on(case, x[k : k + 1], step, draw):
+                sizes[k] = torch.inf  # a start of its own scale: what grew is not looked at again
+                continue
             witness = {"state": start[k].reshape(-1).tolist(), "steps": step, "size": float(largest[k])}
             return RolloutCertificate(
                 RolloutVerdict.ESCAPES, reason, case.split.matrix, rest=rest, witness=witness
@@ -329,6 +334,25 @@ def _escape(
         if bool(largest.isnan().all()):
             break
     return RolloutCertificate(RolloutVerdict.UNKNOWN, reason, case.split.matrix, rest=rest)
+
+
+def _grows_on(case: _Case, x: Tensor, steps: int, draw: torch.Generator) -> bool:
+    """Whether a state grows at every size as it did at first, for longer than a matrix without eigenvalues would.
+
+    A population in raw counts grows until it meets its capacity, and a transient until it has passed.
+    """
+    for size in _SIZES:
+        x = x * (size / float(x.abs().max()))
+        largest = size
+        for _ in range(min(_LONGEST, max(steps, 2 * case.size, 32))):
+            made = _advanced(case, x, draw)
+            largest = float(made.abs().max())
+            if not math.isfinite(largest) or largest == 0.0:
+                break
+            x = made
+        if not largest > 1e3 * size:  # also where it is not a number
+            return False
+    return True
 
 
 # -- checking --------------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ OPERATORS = (
             example(functional.linear, real(2, 3), real(4, 3), real(4)),
             example(functional.linear, real(2, 5, 3), real(4, 3)),
         ),
-        facts=linear_in((0, 2), (1, 2), products=True),
+        facts=linear_in((0, 2), (1, 2), complex=True, products=True),
     ),
     Operator(
         "matmul",

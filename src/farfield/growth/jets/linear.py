@@ -53,6 +53,8 @@ def _weight(jet: Jet) -> Tensor:
 @jet_rule("linear")
 def _linear(step: Step) -> Jet:
     x, weight = step.jet(0), step.jet(1)
+    if x.values.is_complex() or weight.values.is_complex():
+        raise NotImplementedError("complex layers are not followed to infinity")
     if weight.is_constant and is_narrow(_weight(weight), torch.float64):
         with torch.no_grad():
             squares = x.errors.square() + ROUNDING**2 * x.values.abs().square()

@@ -100,7 +100,17 @@ def _linear(site: Site) -> Extent:
     if weight is not None and weight.ndim == 2:
         return _with_bias(affine(site.extent(0), weight, site.name), site, 2)
     count = site.length(1, (-1,))
-    return _with_bias(bilinear(site.extent(0), site.extent(1), count, site.name), site, 2)
+    value = bilinear(site.extent(0), site.extent(1), count, site.name)
+    if site.complex:
+        value = _complex_sum(site, 0, 1, count)
+    return _with_bias(value, site, 2)
+
+
+def _complex_sum(site: Site, left: int, right: int, count: float) -> Extent:
+    """A sum of complex products: each part of a product is two products of parts."""
+    return symmetric(
+        bilinear(symmetric(site.extent(left)), symmetric(site.extent(right)), count, site.name), 2.0
+    )
 
 
 @growth_rule("matmul")
@@ -112,7 +122,7 @@ def _product(site: Site, left: int, right: int) -> Extent:
     a, b = site.extent(left), site.extent(right)
     count = site.length(left, (-1,))
     if site.complex:
-        return symmetric(bilinear(symmetric(a), symmetric(b), count, site.name), 2.0)
+        return _complex_sum(site, left, right, count)
     right_tensor, left_tensor = _readable(site, right), _readable(site, left)
     if right_tensor is not None and right_tensor.ndim == 2:
         return affine(a, right_tensor.T, site.name)
