@@ -177,3 +177,11 @@ def test_progress_counts_every_verdict_and_ends_at_the_total():
     )
     # Growth of all nodes, two outputs for each input and for both, the comparison with the module.
     assert seen == [(k, 8) for k in range(1, 9)]
+
+
+def test_data_for_a_program_of_one_row():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+    rows = torch.randn(50, 3)
+    found = audit(torch.export.export(model, (rows[:1],)), rows, rays=0)
+    assert found.verdict.name == "UNBOUNDED" and found.data["rows"] == 50

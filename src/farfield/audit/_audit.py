@@ -14,6 +14,7 @@ from farfield._provenance import provenance
 from farfield.audit._context import Context
 from farfield.audit._data_units import data_units
 from farfield.audit._result import Audit
+from farfield.audit._sample import as_sized
 from farfield.audit.rules import run_rules
 from farfield.engine import Progress
 from farfield.errors import InvalidValueError
@@ -86,7 +87,8 @@ def audit(
     if isinstance(model, Program) and kinds:
         raise InvalidValueError("A program was captured already: give kinds to farfield.graph.capture.")
     program = model if isinstance(model, Program) else capture(model, example_inputs, kinds=kinds)
-    report = analyze(model, example_inputs, program=program, generator=generator, progress=progress)
+    sized = as_sized(program, example_inputs)
+    report = analyze(model, sized, program=program, generator=generator, progress=progress)
     module = model if isinstance(model, nn.Module) else None
     tensors = tuple(leaves(example_inputs))
     context = Context(report, module, tensors)

@@ -25,7 +25,7 @@ def repair(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the repaired model: .pt2, .onnx (of an .onnx file), .safetensors or .pt (its state dict)."
+            help="Write the repaired model: .pt2 or .onnx, or its weights with the protections: .safetensors or .pt."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help="auto, features, cap, range, soft or norm.")] = "auto",

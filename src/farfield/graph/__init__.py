@@ -21,6 +21,7 @@ from farfield.graph._program import Program
 from farfield.graph._restrict import FREE, over_ellipsoid, real_size
 from farfield.graph._rules import RuleTable, last_uses, walk
 from farfield.graph._runnable import Runnable, as_module, copied
+from farfield.graph._saved import export_for_any_rows, result_names, write_program
 from farfield.graph._size import SymbolicSize
 from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.onnx import OnnxModule, is_onnx, onnx_operator_names, read_onnx
@@ -63,6 +64,7 @@ __all__ = [
     "copied",
     "describe",
     "differs",
+    "export_for_any_rows",
     "export_model",
     "is_onnx",
     "last_uses",
@@ -77,10 +79,12 @@ __all__ = [
     "read_program",
     "real_size",
     "register_operator",
+    "result_names",
     "set_serving",
     "spread_rows",
     "unregister_operator",
     "untouched",
     "unwrapped",
     "walk",
+    "write_program",
 ]

@@ -18,6 +18,7 @@ from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
 from farfield.graph._archive import read_program
 from farfield.graph._export import export_model, exported_modules, lower_exported
 from farfield.graph._faithful import spread_rows
+from farfield.graph._fixed_sizes import with_fixed_sizes
 from farfield.graph._fold import fold
 from farfield.graph._lower import Lowering
 from farfield.graph._node import InputKind
@@ -66,7 +67,8 @@ def capture(
         matter, unless the model's Python code branches on values: then export fails, and a program is
         returned that says so.
     dynamic_batch
-        Keep the first axis of every input open where the model allows it; such axes are symbols in shapes.
+        Keep the first axis of every input open where the model allows it; such axes are symbols in shapes. If not,
+        open axes of a program or a file get the example's sizes, and one row where there is no example.
     prefer
         The method tried first. Whatever fails, the next is tried: ``torch.export``, ``torch.fx``, and a
         program with one unknown node. ``program.capture`` says which it was, ``program.unseen`` what was
@@ -108,6 +110,9 @@ def capture(
     if isinstance(model, ExportedProgram):
         lowering, outputs = lower_exported(model, wanted)
         program = _program(lowering, outputs, "export", exported_modules(model), ())
+        if not dynamic_batch:
+            given = [leaf for leaf in tree_leaves(example_inputs) if isinstance(leaf, Tensor)]
+            program = with_fixed_sizes(program, given)
     else:
         args, kwargs = _arguments(_distinct(example_inputs))
         with prepared(model):

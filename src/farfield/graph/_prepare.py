@@ -20,7 +20,7 @@ from farfield.graph._structure import opened
 
 __all__ = ["prepared", "quiet", "set_serving", "untouched", "unwrapped"]
 
-_TALKERS = ("torch._export", "torch.export", "torch.fx", "torch._dynamo", "torch._subclasses")
+_TALKERS = ("torch._export", "torch.onnx", "torch.export", "torch.fx", "torch._dynamo", "torch._subclasses")
 
 
 @contextmanager

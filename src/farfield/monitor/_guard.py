@@ -29,8 +29,16 @@ from farfield.calibration import (
     run,
 )
 from farfield.certify import Certificate, verify_certificate
-from farfield.errors import InvalidValueError, MissingExtraError
-from farfield.graph import OnnxModule, Runnable, as_module, copied, export_model, untouched
+from farfield.errors import InvalidValueError
+from farfield.graph import (
+    Runnable,
+    as_module,
+    copied,
+    export_for_any_rows,
+    result_names,
+    untouched,
+    write_program,
+)
 from farfield.monitor._limits import (
     Excess,
     InputLimits,
@@ -178,29 +186,12 @@ class Guard(nn.Module):
         self.counting = False
         try:
             with torch.no_grad():
-                names = self._result_names(self(*args, **kwargs)[0])
+                names = result_names(self.model, self(*args, **kwargs)[0])
             score = "guard_score" if "score" in names else "score"
-            program = export_model(_with_names(self, args, kwargs), args, kwargs, dynamic_batch=True)
-            if place.suffix == ".pt2":
-                torch.export.save(program, place)
-                return
-            try:
-                made = torch.onnx.export(
-                    program, dynamo=True, output_names=[*names, score], verbose=False, external_data=False
-                )
-            except ImportError as error:  # torch.onnx says of itself which package is missing
-                raise MissingExtraError("Writing an .onnx file", "onnxscript", "onnx") from error
-            assert made is not None
-            made.save(place)
+            program = export_for_any_rows(_with_names(self, args, kwargs), args, kwargs)
+            write_program(program, place, names=[*names, score])
         finally:
             self.counting = counting
-
-    def _result_names(self, result: Any) -> list[str]:
-        if isinstance(result, Tensor):
-            return [self.model.output_names[0] if isinstance(self.model, OnnxModule) else "output"]
-        if isinstance(result, dict) and all(isinstance(v, Tensor) for v in result.values()):
-            return [str(name) for name in result]
-        return [f"output_{k}" for k, _ in enumerate(output_leaves(result))]
 
     # ------------------------------------------------------------------ how
 

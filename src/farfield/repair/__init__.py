@@ -13,7 +13,8 @@ from farfield.repair._candidates import Candidate, Candidates, compare_repairs
 from farfield.repair._change import Change, FarRow
 from farfield.repair._curves import ComparedCurve, SizeHistogram
 from farfield.repair._insert import Insertion
-from farfield.repair._repair import Repair, RepairError, repair
+from farfield.repair._repair import RepairError, repair
+from farfield.repair._result import Repair
 
 __all__ = [
     "Candidate",

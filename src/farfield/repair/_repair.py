@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
 
-from farfield._budget import Budget
 from farfield.audit import Audit, audit
 from farfield.calibration import Batches, Call, UpperQuantile, cap_axes, floating, output_tensors, run
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import Runnable, as_module, copied, export_model, set_serving, untouched
+from farfield.graph import Runnable, as_module, copied, set_serving, untouched
 from farfield.growth import Status, analyze
-from farfield.nn import FeatureClamp, NormCap, RangeHead
-from farfield.repair._change import BROKEN, Change, FarRow, far_rows, measure_change
-from farfield.repair._curves import ComparedCurve, SizeHistogram, curves, size_histogram
+from farfield.nn import NormCap
+from farfield.repair._change import Change, far_rows, measure_change
+from farfield.repair._curves import curves, size_histogram
 from farfield.repair._distill import distilled_norm
 from farfield.repair._insert import Insertion, inserted_into, without_insertions
-from farfield.repair._onnx import save_onnx
 from farfield.repair._places import hidden_cut
-from farfield.repair._program import place_path, with_places, without_places
+from farfield.repair._program import place_path, with_places
 from farfield.repair._protections import (
     cap_insertion,
     feature_insertions,
@@ -33,8 +28,9 @@ from farfield.repair._protections import (
     observe_inputs,
     range_insertions,
 )
+from farfield.repair._result import Repair
 
-__all__ = ["Method", "Repair", "RepairError", "repair"]
+__all__ = ["Method", "RepairError", "repair"]
 
 Method: TypeAlias = Literal["auto", "features", "cap", "range", "soft", "norm"]
 _METHODS = ("auto", "features", "cap", "range", "soft", "norm")
@@ -43,176 +39,6 @@ _WIDENINGS = 8
 
 class RepairError(FarfieldError, RuntimeError):
     """A model can't be repaired as asked; the message gives the numbers and what to try."""
-
-
-@dataclass(frozen=True)
-class Repair:
-    """A repaired model and what the repair did.
-
-    Parameters
-    ----------
-    model
-        A new module of the same class. Every old key of ``state_dict`` is there with its old value (except after
-        ``method="norm"``, which trains); inserted buffers have the prefix ``farfield_repair``.
-    inserted
-        What was put where, in the order of computation; empty if the model was bounded already.
-    before, after
-        Audits.
-    change
-        What changed on the calibration rows.
-    far
-        Outputs before and after, far from the rows and with each single feature broken.
-    example
-        The first calibration row, as the model is called.
-    curves
-        Both models along rays and with each feature swept alone.
-    sizes
-        How large the rows were where a cap stands.
-    """
-
-    model: nn.Module
-    inserted: tuple[Insertion, ...]
-    before: Audit
-    after: Audit
-    change: Change
-    far: tuple[FarRow, ...]
-    method: str
-    keep: float
-    example: Call = field(repr=False)
-    curves: tuple[ComparedCurve, ...] = field(default=(), repr=False)
-    sizes: tuple[SizeHistogram, ...] = field(default=(), repr=False)
-
-    def undo(self) -> nn.Module:
-        """The model as it was, as a copy."""
-        return without_places(without_insertions(self.model))
-
-    def certificate(self, time_budget: float | Budget = 60.0, **options: Any) -> Any:
-        """Bounds of the repaired model for every input; see :func:`farfield.certify`."""
-        from farfield.certify import certify
-
-        return certify(self.model, self._arguments(), time_budget=time_budget, **options)
-
-    def save(self, path: str | Path) -> None:
-        """Write the repaired model: ``.pt2`` (the whole program), ``.safetensors`` or ``.pt`` (its state dict).
-
-        A model that was read from an ``.onnx`` file is also written to one: the original graph with the protections
-        as standard operators, everything else byte for byte as it was.
-        """
-        place = Path(path)
-        if place.suffix == ".pt2":
-            serving = copied(self.model).eval()
-            # By way of memory: on a full disk torch's own writer ends the process.
-            torch.export.save(export_model(serving, *self.example, dynamic_batch=True), made := io.BytesIO())
-            place.write_bytes(made.getbuffer())
-        elif place.suffix == ".onnx":
-            save_onnx(self.undo().eval(), self.inserted, self.example, place)
-        elif place.suffix == ".safetensors":
-            from farfield.errors import MissingExtraError
-
-            try:
-                from safetensors.torch import save_model
-            except ImportError as error:
-                raise MissingExtraError("Writing safetensors", "safetensors", "certify") from error
-            save_model(self.model, str(place))
-        elif place.suffix in (".pt", ".pth"):
-            torch.save(self.model.state_dict(), made := io.BytesIO())
-            place.write_bytes(made.getbuffer())
-        else:
-            raise InvalidValueError(
-                f"A repaired model is written to .pt2, .onnx, .safetensors or .pt, not {place.suffix!r}."
-            )
-
-    def patch(self) -> str:
-        """The lines a person would write to get the same, with the numbers."""
-        lines = ["import torch", "from farfield.nn import FeatureClamp, NormCap, RangeHead", ""]
-        for insertion in self.inserted:
-            where = {
-                "input": f"# on argument {insertion.at}, before anything else",
-                "hidden": f"# on what {insertion.at!r} returns",
-                "output": f"# on output {insertion.at}, last of all",
-            }[insertion.place]
-            lines += [where, f"{insertion.key} = {_source(insertion.module)}"]
-        return "\n".join(lines) + "\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "method": self.method,
-            "keep": self.keep,
-            "before": self.before.verdict.name,
-            "after": self.after.verdict.name,
-            "inserted": [{"place": i.place, "at": i.at, "module": repr(i.module)} for i in self.inserted],
-            "change": self.change.to_dict(),
-            "far": [row.to_dict() for row in self.far],
-            "curves": [curve.to_dict() for curve in self.curves],
-            "sizes": [histogram.to_dict() for histogram in self.sizes],
-            "said": str(self).splitlines(),
-            "patch": self.patch(),
-        }
-
-    def to_html(self, *, name: str = "", certificate: Any = None) -> str:
-        """One page: what was wrong, what was put where, both models beside each other; loads nothing.
-
-        ``certificate`` (from :meth:`certificate`) adds the proved bounds.
-        """
-        from farfield.report import render_repair
-
-        proved = certificate.to_dict() if certificate is not None else None
-        return render_repair(self.to_dict(), name=name or type(self.model).__name__, certificate=proved)
-
-    def _repr_html_(self) -> str:
-        from farfield.report import repair_summary
-
-        return repair_summary(self.to_dict())
-
-    def plot(self, *, ax: Any = None) -> Any:
-        """Draw both models along rays through rows, the range of the rows shaded; needs ``farfield[plot]``.
-
-        On the matplotlib axes ``ax``, or those of a new figure; they are returned.
-        """
-        from farfield.report import plot_repair
-
-        return plot_repair(self.to_dict(), ax=ax)
-
-    def _arguments(self) -> Any:
-        args, kwargs = self.example
-        return kwargs or args
-
-    def __str__(self) -> str:
-        if not self.inserted:
-            return (
-                "Nothing was inserted: the model is bounded already, for every input. "
-                "farfield.certify(model, inputs) gives the numbers."
-            )
-        words = [f"{self.before.verdict.name} → {self.after.verdict.name}."]
-        paths = [v.paths[0] for v in self.before.report.verdicts if v.input is None and v.paths]
-        if paths:
-            words.append(f"Before: the output grows without limit along {paths[0]}.")
-        words.append("Inserted: " + "; ".join(_described(i) for i in self.inserted) + ".")
-        if self.method in ("auto", "soft") and not any(isinstance(i.module, NormCap) for i in self.inserted):
-            words.append(
-                "No cap was inserted: no submodules with at least three features lie on every path from input to "
-                "output. To cap an operation instead, repair torch.export.export(model, inputs)."
-            )
-        words.append(str(self.change))
-        heads = [i.module for i in self.inserted if isinstance(i.module, RangeHead)]
-        if heads and isinstance(heads[0].low, Tensor):
-            low, high = min(float(h.low.min()) for h in heads), max(float(h.high.max()) for h in heads)
-            words.append(f"For every input the output now stays in [{low:.4g}, {high:.4g}].")
-        worst = [row for row in self.far if row.feature is None]
-        if worst:
-            row = worst[-1]
-            was = f"the largest |output| was {row.before:.3g} and is now {row.after:.3g}"
-            words.append(f"With the rows times {row.scale:.0e}, {was}.")
-        broken = [row for row in self.far if row.feature is not None]
-        if broken:
-            row = max(broken, key=lambda r: r.before)
-            words.append(
-                f"With feature {row.feature} at {BROKEN:g} standard deviations, it was {row.before:.3g} and is now "
-                f"{row.after:.3g}."
-            )
-        words.append("Proved for every real input. A bound is not a claim of accuracy.")
-        return "\n".join(words)
 
 
 def repair(
@@ -468,29 +294,3 @@ def _check(after: Audit, change: Change, keep: float, method: str) -> None:
             f"The repaired model keeps {change.variance_kept:.1%} of the output's variance on the rows, which "
             "makes it of little use. Choose other places with at=, or method='range'."
         )
-
-
-def _described(insertion: Insertion) -> str:
-    module = insertion.module
-    if isinstance(module, FeatureClamp):
-        return f"{insertion} ({module.low.numel()} features)"
-    if isinstance(module, NormCap):
-        return f"{insertion} (size at most {float(module.radius):.4g})"
-    return str(insertion)
-
-
-def _source(module: nn.Module) -> str:
-    def numbers(tensor: Tensor) -> str:
-        return f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype})"
-
-    if isinstance(module, FeatureClamp):
-        options = f"center={numbers(module.center)}, flat={module.flat}, end={module.end}, soft={module.soft}"
-        return f"FeatureClamp({numbers(module.low)}, {numbers(module.high)}, {options})"
-    if isinstance(module, NormCap):
-        parts = f"center={numbers(module.center)}, weight={numbers(module.weight)}"
-        return f"NormCap({float(module.radius)!r}, {parts}, axes={module.axes}, soft={module.soft})"
-    if isinstance(module, RangeHead):
-        return f"RangeHead({numbers(module.low)}, {numbers(module.high)}, knee={module.knee})"
-    return (
-        f"torch.nn.{module!r}  # its weights are trained with the model's: load them from the repaired model"
-    )
