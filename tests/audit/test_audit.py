@@ -185,3 +185,15 @@ def test_data_for_a_program_of_one_row():
     rows = torch.randn(50, 3)
     found = audit(torch.export.export(model, (rows[:1],)), rows, rays=0)
     assert found.verdict.name == "UNBOUNDED" and found.data["rows"] == 50
+
+
+def test_columns_are_named():
+    pandas = pytest.importorskip("pandas")
+    model = nn.Linear(3, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.1, 5.0, 0.1]]))
+    frame = pandas.DataFrame(torch.randn(20, 3).numpy(), columns=["temperature", "pressure", "flow"])
+    found = audit(model, frame, rays=0)
+    assert "mostly" in str(found) and "pressure" in str(found) and "pressure" in found.to_html()
+    assert found.to_dict()["subject"]["columns"] == {"input": ["temperature", "pressure", "flow"]}
+    assert "mostly" not in str(audit(model, torch.randn(20, 3), rays=0))

@@ -142,7 +142,7 @@ def test_loaders_lists_and_iterators():
     with pytest.raises(InvalidValueError, match="more than once"):
         ff.repair(model, iter([rows]))
     with pytest.raises(InvalidValueError, match="NaN or infinity"):
-        ff.repair(model, torch.full((20, 5), math.nan))
+        ff.repair(model, torch.full((200, 5), math.nan))
 
 
 def test_a_bounded_model_is_left_alone():
@@ -476,8 +476,8 @@ def test_a_model_that_writes_into_its_argument():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("count", [1, 200])
-def test_small_types_constant_outputs_and_single_rows(dtype, count):
+@pytest.mark.parametrize("count", [100, 200])
+def test_small_types_and_constant_outputs(dtype, count):
     model, rows = plain(out=3).to(dtype), torch.randn(count, 5).to(dtype)
     model[-1].weight.data[:2] = 0
     model[-1].bias.data[:2] = torch.tensor([0.0, 1.0])
@@ -560,6 +560,8 @@ def test_data_as_people_have_it(make):
     table = pandas.DataFrame(rows.double().numpy(), columns=list("abcde"))
     for data in (table, table.to_numpy(), table.to_numpy()[:, ::-1], (table,), {"input": table.to_numpy()}):
         make(plain(), data)
+    make(plain(), dict(table.items()))  # columns by name
+    make(plain(), [{"input": rows, "y": rows[:, 0]}])  # a batch with labels
     labels = torch.zeros(200, dtype=torch.long)
     for data, told in (
         ((rows, labels), "leave labels out"),
@@ -569,6 +571,8 @@ def test_data_as_people_have_it(make):
         (rows.tolist(), "not list"),
         (table.astype(str), "Rows are numbers"),
         ([([rows, rows], labels)], "one argument"),
+        (table.assign(city="Rome"), "column 'city'"),
+        ({"x": rows, "y": labels}, "takes input"),
     ):
         with pytest.raises(InvalidValueError, match=told):
             make(plain(), data)
@@ -599,6 +603,31 @@ class Tokens(nn.Module):
 @pytest.mark.parametrize("make", [ff.repair, ff.guard])
 def test_outputs_without_a_range_are_named(make):
     with pytest.raises(InvalidValueError, match="The model's outputs on the calibration rows hold NaN"):
-        make(Tokens(masked=True), torch.randn(20, 6, 5))
+        make(Tokens(masked=True), torch.randn(200, 6, 5))
     with pytest.raises(InvalidValueError, match=r"Outputs have limits .* \(6,\) and \(9,\)"):
         make(Tokens(masked=False), [torch.randn(20, 6, 5), torch.randn(20, 9, 5)])
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_few_rows_are_refused(count):
+    with pytest.raises(InvalidValueError, match=r"row.*fewer than 8"):
+        ff.repair(plain(), torch.randn(count, 5))
+
+
+def test_rows_below_the_quantile_are_warned_of():
+    with pytest.warns(UserWarning, match=r"50 rows.*needs 100"):
+        assert ff.repair(plain(), torch.randn(50, 5)).after.verdict.name == "BOUNDED"
+    ff.repair(plain(), torch.randn(50, 5), keep=0.9)
+
+
+def test_columns_are_named_in_what_is_said():
+    pandas = pytest.importorskip("pandas")
+    names = ["temperature", "pressure", "flow", "humidity", "wind"]
+    frame = pandas.DataFrame(torch.randn(200, 5).numpy(), columns=names)
+    fixed = ff.repair(plain(), frame)
+    assert fixed.columns == {"0": tuple(names)}
+    assert "FeatureClamp on input (temperature, pressure, flow, humidity and 1 more)" in str(fixed)
+    assert {row.feature for row in fixed.far} == {None, *names}
+    assert {curve.label for curve in fixed.curves if curve.kind == "feature"} == set(names)
+    assert "wind" in fixed.to_html() and "# on argument input (temperature" in fixed.patch()
+    assert "input[:, 1]" in {row.feature for row in ff.repair(plain(), torch.randn(200, 5)).far}

@@ -19,6 +19,7 @@ from farfield.audit.rules import run_rules
 from farfield.engine import Progress
 from farfield.errors import InvalidValueError
 from farfield.graph import Program, capture, open_model
+from farfield.graph import example_inputs as as_example
 from farfield.graph._node import InputKind
 from farfield.growth import analyze
 from farfield.growth._horizon import leaves, with_rows
@@ -48,9 +49,10 @@ def audit(
     model
         A module, an exported program, a ``.pt2`` or ``.onnx`` file, or a captured program.
     example_inputs
-        A tuple of inputs (or one tensor), as the model is called. The first axis is taken as the batch. Eight rows
-        or more are also taken as data: the audit then says what the model gives on them and ten of their standard
-        deviations away.
+        A tuple of inputs (or one tensor), as the model is called; or rows in any form that
+        :func:`farfield.repair` takes: an array, a table (whose columns' names are kept), a file, a DataLoader. The
+        first axis is taken as the batch. Eight rows or more are also taken as data: the audit then says what the
+        model gives on them and ten of their standard deviations away.
     generator
         Source of the random directions; one of its own with seed 0 by default.
     name
@@ -80,6 +82,7 @@ def audit(
     >>> result.verdict.name, [f.code for f in result.findings]
     ('UNBOUNDED', ['FF001'])
     """
+    example_inputs, columns = as_example(model, example_inputs)
     if isinstance(example_inputs, Tensor):
         example_inputs = (example_inputs,)
     source = model
@@ -98,7 +101,10 @@ def audit(
         report=report,
         inputs=tensors,
         ray_count=rays,
-        subject=_subject(model, program, name or (str(source) if isinstance(source, str | Path) else None)),
+        subject={
+            **_subject(model, program, name or (str(source) if isinstance(source, str | Path) else None)),
+            "columns": {argument: list(names) for argument, names in columns.items()},
+        },
         provenance=provenance(
             {"rays": rays, "codes": None if codes is None else list(codes), "kinds": dict(kinds or {})},
             seed=None,

@@ -30,7 +30,7 @@ from farfield.certify._solve import published, read_proofs, solve_domain
 from farfield.certify._task import Solution, Task, UnboundedError, draws
 from farfield.certify.arithmetic import FORMATS, Rounding, rounding_error
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.graph import Node, Program, capture, differs, open_model, real_size
+from farfield.graph import Node, Program, capture, differs, example_inputs, open_model, real_size
 
 __all__ = ["Task", "UnboundedError", "captured_row", "certify", "first_row", "make_task", "prove_task"]
 
@@ -68,7 +68,8 @@ def certify(
     model
         A module, an exported program, or the path of a ``.pt2`` or ``.onnx`` file.
     inputs
-        An example input, a tuple of them, or a dictionary: shapes matter, the first row is taken.
+        An example input, a tuple of them, or a dictionary; or rows in any form that :func:`farfield.repair` takes.
+        Shapes matter, the first row is taken.
     time_budget
         Seconds for all but capturing the model, or a :class:`~farfield._budget.Budget`, whose steps are batches
         of cells, gradient steps of the dual and gradient steps of the search for attained values. The best answer
@@ -111,7 +112,7 @@ def certify(
     """
     begun = time.monotonic()
     _check_arithmetic(arithmetic, magnitude)
-    model, example = open_model(model, first_row(inputs), rows=1)
+    model, example = open_model(model, first_row(example_inputs(model, inputs)[0]), rows=1)
     task = make_task(captured_row(model, example), output, domain)
     if resume is not None:
         _same(resume, task)

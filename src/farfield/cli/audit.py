@@ -99,7 +99,6 @@ def audit(
     from farfield._target import example_input
     from farfield._text import clean
     from farfield.audit import audit as run
-    from farfield.cli._rows import rows_for
     from farfield.engine import bar
     from farfield.errors import InvalidValueError
 
@@ -109,7 +108,7 @@ def audit(
     model, target = load_model(target, builder, weights, arguments, trust=trust)
     if hasattr(model, "eval"):
         model.eval()
-    examples = tuple(example_input(spec) for spec in inputs or ()) if data is None else rows_for(model, data)
+    examples = tuple(example_input(spec) for spec in inputs or ()) if data is None else data
     # Rays are drawn on a page and listed in JSON; nobody else waits for them.
     with bar("audit") as progress:
         result = run(

@@ -54,7 +54,6 @@ def repair(
     Exit code 0: the model is bounded now (or was already); 1: it can't be repaired as asked, with the numbers; 2: the
     target, the data or an option is wrong; 3: a bug in farfield.
     """
-    from farfield.cli._rows import rows_for
     from farfield.errors import InvalidValueError
     from farfield.graph import as_module
     from farfield.repair import RepairError
@@ -65,10 +64,9 @@ def repair(
         raise InvalidValueError(f"--out is a .pt2, .onnx, .safetensors or .pt file, got {str(out)!r}.")
     loaded, target = load_model(target, builder, weights, arguments)
     model = as_module(loaded)
-    rows = rows_for(model, data)
     chosen: Any = method
     try:
-        done = run(model, rows, method=chosen, at=at or "auto", keep=keep, rollout=rollout)
+        done = run(model, data, method=chosen, at=at or "auto", keep=keep, rollout=rollout)
     except RepairError as error:
         typer.echo(in_flags(str(error)), err=True)
         raise typer.Exit(1) from None

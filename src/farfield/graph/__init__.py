@@ -2,7 +2,7 @@
 
 Holds: ``capture`` (module, exported program, ``.pt2`` or ``.onnx`` file → ``Program``), the operator registry, the
 reference interpreter, recognition of norms.
-May import: errors, gaussian, _regular_file.
+May import: calibration, errors, gaussian, _regular_file.
 Never: judges what a program does far away.
 """
 
@@ -14,6 +14,7 @@ from farfield.graph._compose import compose
 from farfield.graph._describe import describe, linear_part
 from farfield.graph._export import export_model
 from farfield.graph._faithful import call_model, differs, spread_rows
+from farfield.graph._inputs import example_inputs
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._prepare import set_serving, untouched, unwrapped
@@ -64,6 +65,7 @@ __all__ = [
     "copied",
     "describe",
     "differs",
+    "example_inputs",
     "export_for_any_rows",
     "export_model",
     "is_onnx",

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from farfield.calibration import (
     Batches,
     Call,
+    Columns,
     FeatureStatistics,
     UpperQuantile,
     argument_names,
     both_names,
     cap_axes,
+    entry_name,
     flat_rows,
     floating,
     map_call,
@@ -27,6 +29,7 @@ from farfield.calibration import (
     output_tensors,
     rows_of,
     run,
+    tensor_of,
 )
 from farfield.certify import Certificate, verify_certificate
 from farfield.errors import InvalidValueError
@@ -73,10 +76,11 @@ class Guard(nn.Module):
         fallback: Any,
         promised: tuple[Tensor, Tensor] | None,
         like: Call = ((), {}),
+        columns: Columns | None = None,
     ) -> None:
         super().__init__()
         self.model = model
-        self._like = like
+        self._like, self._columns = like, dict(columns or {})
         names = argument_names(model)
         self._called = {alias: name for name in limits for alias in both_names(name, names)}
         self.limits = nn.ModuleDict({f"input_{name}": limit for name, limit in limits.items()})
@@ -138,7 +142,7 @@ class Guard(nn.Module):
         given = self._typed(positional, named)
         found: list[Excess] = []
         for name, limit in self._pairs():
-            own = limit.explain(given[name], name)
+            own = limit.explain(given[name], partial(self._entry, name))
             found = (
                 [max(pair, key=lambda e: e.score) for pair in zip(found, own, strict=True)] if found else own
             )
@@ -148,7 +152,8 @@ class Guard(nn.Module):
             answer = self.model(*self._args(given, positional), **self._kwargs(given, named))
         for number, leaf in self._answers(output_leaves(answer)):
             limits = self.get_buffer(f"middle_{number}"), self.get_buffer(f"half_{number}")
-            own = explained_output(leaf, *limits, f"output {number}")
+            name = "output" if len(self._known) == 1 else f"output_{number}"
+            own = explained_output(leaf, *limits, partial(self._entry, name))
             found = [max(pair, key=lambda e: e.score) for pair in zip(found, own, strict=True)]
         return found
 
@@ -156,7 +161,7 @@ class Guard(nn.Module):
         """What has been counted since the last :meth:`reset`, in this process; exported copies don't count."""
         counts = self._counts
         features = {
-            f"{name}[{k}]": int(number)
+            self._entry(name, *self._place(name, k)): int(number)
             for name, hits in counts["features"].items()
             for k, number in enumerate(hits.reshape(-1).tolist())
             if number
@@ -206,8 +211,16 @@ class Guard(nn.Module):
                 raise InvalidValueError(
                     f"The guard was calibrated with an argument {name!r}, which is missing."
                 )
-            given[name] = limit.typed(given[name])
+            given[name] = limit.typed(tensor_of(given[name], limit.dtype, self._columns.get(name, ())))
         return given
+
+    def _entry(self, argument: str, *place: int) -> str:
+        return entry_name(argument, place, self._columns, argument_names(self.model))
+
+    def _place(self, argument: str, number: int) -> tuple[int, ...]:
+        """Indices in a row of a feature that is known by its number."""
+        shape = next(limit.row_shape for name, limit in self._pairs() if name == argument)
+        return tuple(int(i) for i in torch.unravel_index(torch.tensor(number), shape))
 
     def _args(self, given: dict[str, Any], positional: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(given[self._called.get(str(i), str(i))] for i in range(len(positional)))
@@ -380,7 +393,7 @@ def guard(
     limits = {name: InputLimits(seen[name], sizes[name], share, likes[name]) for name in seen}
     # A row of zeros, to export with: none of the calibration rows go into what is saved.
     like = map_call(batches.first(), lambda _, tensor: torch.zeros_like(tensor))
-    return Guard(serving, limits, outputs, on_outside, fallback, promised, like).eval()
+    return Guard(serving, limits, outputs, on_outside, fallback, promised, like, batches.columns).eval()
 
 
 def _featured(rows: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +19,8 @@ __all__ = ["Excess", "InputLimits", "explained_output", "finite_or_inf", "runs_e
 class Excess:
     """Why a row is outside: ``what`` lies at ``value``, where ``low`` to ``high`` was seen.
 
-    ``what`` is a feature (``"0[3]"``, the fourth of the first argument), ``"size of 0"`` (no feature by itself, but
-    all together are too far from the middle) or an output (``"output 0[1]"``).
+    ``what`` is a feature (its column's name, or ``"x[:, 3]"``, the fourth of the argument ``x``), ``"size of x"`` (no
+    feature by itself, but all together are too far from the middle) or an output (``"output[:, 1]"``).
     """
 
     row: int
@@ -60,6 +61,7 @@ class InputLimits(nn.Module):
     def __init__(self, seen: FeatureStatistics, sizes: UpperQuantile, keep: float, like: Tensor) -> None:
         super().__init__()
         self.dtype, self.axes, self.single = like.dtype, cap_axes(like), like.ndim == 1
+        self.row_shape = tuple(like.shape[1:])
         wide = torch.float32 if self.dtype.itemsize < 4 else self.dtype
         low, high = seen.low.to(wide), seen.high.to(wide)
         center, weight = seen.mean.to(wide).clamp(low, high), (1.0 / scale_of(seen)).to(wide)
@@ -121,30 +123,31 @@ class InputLimits(nn.Module):
         size: Tensor = torch.linalg.vector_norm(away, 2, self.axes, dtype=torch.float64).to(x.dtype)
         return size if size.ndim == 1 else flat_rows(size).amax(-1)
 
-    def explain(self, x: Tensor, name: str) -> list[Excess]:
-        """The largest excess of each row, and whose it is."""
+    def explain(self, x: Tensor, entry: Callable[..., str]) -> list[Excess]:
+        """The largest excess of each row, and whose it is; ``entry`` gives the name of an entry from its indices."""
         x = self.typed(x)
         each, together = self.excesses(x)
         x = self._featured(x)
         low, high = (t.expand(x.shape[1:]) for t in (self.features.low, self.features.high))
         found = []
-        for row, one in enumerate(_farthest(each, x, low, high, name)):
+        whole = (lambda *place: entry()) if self.single else entry
+        for row, one in enumerate(_farthest(each, x, low, high, whole)):
             if float(together[row]) > one.score:
                 size = float(together[row])
-                one = Excess(row, size, f"size of {name}", size * self.radius, 0.0, self.radius)
+                one = Excess(row, size, f"size of {entry()}", size * self.radius, 0.0, self.radius)
             found.append(one)
         return found
 
 
-def explained_output(value: Tensor, middle: Tensor, half: Tensor, name: str) -> list[Excess]:
+def explained_output(value: Tensor, middle: Tensor, half: Tensor, entry: Callable[..., str]) -> list[Excess]:
     """The entry of an output that lies farthest outside, for each row."""
     value = _wide(value)
     each = finite_or_inf(((value - middle) / half).abs(), torch.isfinite(value))
     low, high = ((middle + side * half).expand(value.shape[1:]) for side in (-1, 1))
-    return _farthest(flat_rows(each), value, low, high, name)
+    return _farthest(flat_rows(each), value, low, high, entry)
 
 
-def _farthest(each: Tensor, x: Tensor, low: Tensor, high: Tensor, name: str) -> list[Excess]:
+def _farthest(each: Tensor, x: Tensor, low: Tensor, high: Tensor, entry: Callable[..., str]) -> list[Excess]:
     """Of each row the feature with the largest excess."""
     if not len(x):
         return []
@@ -152,8 +155,7 @@ def _farthest(each: Tensor, x: Tensor, low: Tensor, high: Tensor, name: str) -> 
     low, high, rows = low.reshape(-1), high.reshape(-1), flat_rows(x)
     found = []
     for row, k in enumerate(where.tolist()):
-        place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(k), x.shape[1:]))
-        what = f"{name}[{place}]" if place else name
+        what = entry(*(int(i) for i in torch.unravel_index(torch.tensor(k), x.shape[1:])))
         found.append(
             Excess(row, float(largest[row]), what, float(rows[row, k]), float(low[k]), float(high[k]))
         )

@@ -27,6 +27,8 @@ from farfield.repair._protections import (
     observe,
     observe_inputs,
     range_insertions,
+    require_rows,
+    warn_of_few_rows,
 )
 from farfield.repair._result import Repair
 
@@ -68,8 +70,9 @@ def repair(
         ``.pt2`` or ``.onnx`` file, which is read without running anything in it: protections stand between its
         operations.
     data
-        Calibration rows: a tensor, an array or table, a tuple or dictionary of them, a DataLoader or any iterable of
-        batches that can be iterated again. Streamed, never held; labels in a batch are left out.
+        Calibration rows, eight at least and better some hundreds: a tensor, an array or table, a tuple or dictionary
+        of them, a dictionary of columns, the path of a file of rows, a DataLoader or any iterable of batches that can
+        be iterated again. Streamed, never held; labels in a batch are left out. Names of columns are kept.
     method
         ``"auto"``; one of the three by name (``"features"``, ``"cap"``, ``"range"``); ``"soft"``, all three without
         kinks; or ``"norm"``: a LayerNorm behind the first hidden layer, fitted and distilled from the old model on
@@ -115,7 +118,10 @@ def repair(
         Batches(data, serving).check()
     if before.verdict is Status.BOUNDED and not even_if_bounded:
         change = measure_change(serving, serving, batches)
-        return Repair(copied(model), (), before, before, change, (), method, keep, example)
+        return Repair(
+            copied(model), (), before, before, change, (), method, keep, example, columns=batches.columns
+        )
+    require_rows(batches)
     sizes: Mapping[str, UpperQuantile] = {}
     paths: tuple[str, ...] = ()
     if method in ("auto", "soft", "cap", "norm") and not rollout:
@@ -135,7 +141,10 @@ def repair(
     histograms = tuple(size_histogram(at, seen, radii[at]) for at, seen in sizes.items() if at in radii)
     for name, module in made.named_modules():
         module.training = modes.get(name, model.training)
-    return Repair(made, insertions, before, after, change, far, method, keep, example, drawn, histograms)
+    if method != "norm":
+        warn_of_few_rows(change.rows, keep)
+    parts = (insertions, before, after, change, far, method, keep, example, drawn, histograms)
+    return Repair(made, *parts, columns=batches.columns)
 
 
 def _insertions(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from farfield._budget import Budget
 from farfield.audit import Audit
-from farfield.calibration import Call, run
+from farfield.calibration import Call, Columns, argument_names, entry_name, run
 from farfield.errors import InvalidValueError
 from farfield.graph import OnnxModule, copied, export_for_any_rows, result_names, write_program
 from farfield.nn import FeatureClamp, NormCap, RangeHead
@@ -46,6 +48,8 @@ class Repair:
         Both models along rays and with each feature swept alone.
     sizes
         How large the rows were where a cap stands.
+    columns
+        Argument (position or name) → names of its columns, for those that have names.
     """
 
     model: nn.Module
@@ -59,6 +63,7 @@ class Repair:
     example: Call = field(repr=False)
     curves: tuple[ComparedCurve, ...] = field(default=(), repr=False)
     sizes: tuple[SizeHistogram, ...] = field(default=(), repr=False)
+    columns: Columns = field(default_factory=dict, repr=False)
 
     def undo(self) -> nn.Module:
         """The model as it was, as a copy."""
@@ -106,7 +111,7 @@ class Repair:
         lines = ["import torch", "from farfield.nn import FeatureClamp, NormCap, RangeHead", ""]
         for insertion in self.inserted:
             where = {
-                "input": f"# on argument {insertion.at}, before anything else",
+                "input": f"# on argument {self._argument(insertion.at)}, before anything else",
                 "hidden": f"# on what {insertion.at!r} returns",
                 "output": f"# on output {insertion.at}, last of all",
             }[insertion.place]
@@ -157,6 +162,22 @@ class Repair:
         args, kwargs = self.example
         return kwargs or args
 
+    def _argument(self, at: str) -> str:
+        """The argument's own name, with those of its columns."""
+        own = self.columns.get(at, ())
+        names = ", ".join(own[:4]) + (f" and {len(own) - 4} more" if len(own) > 4 else "")
+        return entry_name(at, (), {}, argument_names(self.model)) + (f" ({names})" if names else "")
+
+    def _described(self, insertion: Insertion) -> str:
+        module = insertion.module
+        if insertion.place == "input":
+            what = f"{type(module).__name__} on {self._argument(insertion.at)}"
+            named = insertion.at in self.columns or not isinstance(module, FeatureClamp)
+            return what if named else f"{what} ({module.low.numel()} features)"
+        if isinstance(module, NormCap):
+            return f"{insertion} (size at most {float(module.radius):.4g})"
+        return str(insertion)
+
     def __str__(self) -> str:
         if not self.inserted:
             return (
@@ -167,7 +188,7 @@ class Repair:
         paths = [v.paths[0] for v in self.before.report.verdicts if v.input is None and v.paths]
         if paths:
             words.append(f"Before: the output grows without limit along {paths[0]}.")
-        words.append("Inserted: " + "; ".join(_described(i) for i in self.inserted) + ".")
+        words.append("Inserted: " + "; ".join(map(self._described, self.inserted)) + ".")
         if self.method in ("auto", "soft") and not any(isinstance(i.module, NormCap) for i in self.inserted):
             words.append(
                 "No cap was inserted: no submodules with at least three features lie on every path from input to "
@@ -187,20 +208,11 @@ class Repair:
         if broken:
             row = max(broken, key=lambda r: r.before)
             words.append(
-                f"With feature {row.feature} at {BROKEN:g} standard deviations, it was {row.before:.3g} and is now "
+                f"With {row.feature} at {BROKEN:g} standard deviations, it was {row.before:.3g} and is now "
                 f"{row.after:.3g}."
             )
         words.append("Proved for every real input. A bound is not a claim of accuracy.")
         return "\n".join(words)
-
-
-def _described(insertion: Insertion) -> str:
-    module = insertion.module
-    if isinstance(module, FeatureClamp):
-        return f"{insertion} ({module.low.numel()} features)"
-    if isinstance(module, NormCap):
-        return f"{insertion} (size at most {float(module.radius):.4g})"
-    return str(insertion)
 
 
 def _source(module: nn.Module) -> str:
