@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,9 +12,10 @@ from torch import Tensor, fx, nn
 
 from farfield.calibration import argument_names, both_names, map_leaves
 from farfield.graph import copied
+from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._program import insert_calls, remove_calls
 
-__all__ = ["PREFIX", "Insertion", "inserted_into", "without_insertions"]
+__all__ = ["OPTIONS", "PREFIX", "Inserted", "Insertion", "inserted_into", "without_insertions"]
 
 PREFIX = "farfield_repair"
 """Name of the submodule that holds what was inserted."""
@@ -49,8 +51,42 @@ class Insertion:
         return f"{type(self.module).__name__} {where} {self.at}"
 
 
+OPTIONS: Mapping[type[nn.Module], tuple[str, ...]] = {
+    FeatureClamp: ("flat", "end", "soft"),
+    NormCap: ("axes", "soft"),
+    RangeHead: ("knee",),
+    nn.LayerNorm: ("normalized_shape", "eps"),
+}
+"""What a protection is made with besides the tensors in its state dict."""
+
+
 class Inserted(nn.ModuleDict):
-    """The protections of a repaired model; called by a container that calls its children in turn, the identity."""
+    """The protections of a repaired model; called by a container that calls its children in turn, the identity.
+
+    Their settings go into the metadata of every state dict, so that :func:`farfield.repair.restore` finds them in
+    whatever checkpoint the model ends up in.
+    """
+
+    def __init__(self, insertions: Sequence[Insertion] = ()) -> None:
+        super().__init__()
+        self.update({i.key: copy.deepcopy(i.module) for i in insertions})
+        self.settings = json.dumps(
+            [
+                {
+                    "place": i.place,
+                    "at": i.at,
+                    "kind": type(i.module).__name__,
+                    "key": i.key,
+                    "options": {name: getattr(i.module, name) for name in OPTIONS.get(type(i.module), ())},
+                }
+                for i in insertions
+            ]
+        )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["insertions"] = self.settings
 
     def forward(self, value: Any) -> Any:
         """What came in."""
@@ -95,12 +131,11 @@ class _Outputs:
 def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Module:
     """A deep copy of the model with the protections in place; the model given is not touched."""
     made = without_insertions(model)
-    holder = Inserted()
+    holder = Inserted(insertions)
     inputs: dict[str, list[nn.Module]] = {}
     outputs: dict[str, dict[int, list[nn.Module]]] = {}
     for insertion in insertions:
-        module = copy.deepcopy(insertion.module)
-        holder[insertion.key] = module
+        module = holder[insertion.key]
         if insertion.place == "input":
             inputs.setdefault(insertion.at, []).append(module)
         elif insertion.place == "hidden":

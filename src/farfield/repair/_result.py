@@ -18,7 +18,7 @@ from farfield.graph import OnnxModule, copied, export_for_any_rows, result_names
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._change import BROKEN, Change, FarRow
 from farfield.repair._curves import ComparedCurve, SizeHistogram
-from farfield.repair._insert import Insertion, without_insertions
+from farfield.repair._insert import PREFIX, Inserted, Insertion, without_insertions
 from farfield.repair._onnx import save_onnx
 from farfield.repair._program import without_places
 
@@ -97,7 +97,9 @@ class Repair:
                 from safetensors.torch import save_model
             except ImportError as error:
                 raise MissingExtraError("Writing safetensors", "safetensors", "certify") from error
-            save_model(self.model, str(place))
+            holder = self.model._modules.get(PREFIX)
+            settings = {PREFIX: holder.settings} if isinstance(holder, Inserted) else None
+            save_model(self.model, str(place), metadata=settings)
         elif place.suffix in (".pt", ".pth"):
             torch.save(self.model.state_dict(), made := io.BytesIO())
             place.write_bytes(made.getbuffer())
