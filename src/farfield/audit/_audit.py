@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from farfield.audit._sample import as_sized
 from farfield.audit.rules import run_rules
 from farfield.engine import Progress
 from farfield.errors import InvalidValueError
-from farfield.graph import Program, capture, open_model
+from farfield.graph import Program, capture, open_model, with_fixed_sizes
 from farfield.graph import example_inputs as as_example
 from farfield.graph._node import InputKind
 from farfield.growth import analyze
@@ -99,10 +100,11 @@ def audit(
         verdict=report.status,
         results=run_rules(context, codes),
         report=report,
-        inputs=tensors,
+        inputs=tensors or _origin(program),
         ray_count=rays,
         subject={
             **_subject(model, program, name or (str(source) if isinstance(source, str | Path) else None)),
+            "file": str(source) if isinstance(source, str | Path) else _source_file(model),
             "columns": {argument: list(names) for argument, names in columns.items()},
         },
         provenance=provenance(
@@ -111,6 +113,26 @@ def audit(
         ),
         data=data_units(report, tensors),
     )
+
+
+def _origin(program: Program) -> tuple[Tensor, ...]:
+    """One row of zeros for every input of a program that came without an example: rays start there."""
+    try:
+        specs = with_fixed_sizes(program).inputs
+        return tuple(torch.zeros([int(d) for d in spec.shape], dtype=spec.dtype) for spec in specs)
+    except (InvalidValueError, ValueError):  # an open length that nothing says
+        return ()
+
+
+def _source_file(model: Any) -> str | None:
+    """The file that the module's class is written in; ``None`` for torch's own classes and for programs."""
+    kind = type(model)
+    if not isinstance(model, nn.Module) or kind.__module__.partition(".")[0] in ("torch", "farfield"):
+        return None
+    try:
+        return inspect.getsourcefile(kind)
+    except (OSError, TypeError):  # made in a session
+        return None
 
 
 def _subject(model: Any, program: Program, name: str | None) -> dict[str, Any]:

@@ -50,6 +50,12 @@ def _kinds(words: list[str]) -> dict[str, Any]:
     return dict(word.split("=", 1) for word in words)
 
 
+def _file_of(target: str) -> str | None:
+    """The file of source code that a target names, if it names one."""
+    file = target.rpartition(":")[0]
+    return file if file.endswith(".py") else None
+
+
 def audit(
     target: Target = None,
     builder: Builder = None,
@@ -118,6 +124,7 @@ def audit(
     found: dict[str, Any] = result.to_dict()
     found["subject"] |= {
         "target": words,
+        "file": found["subject"]["file"] or _file_of(target),
         "data": None if data is None else shlex.quote(str(data)),
         "input_options": [word for spec in inputs or () for word in ("--input", spec)],
     }

@@ -14,6 +14,7 @@ from farfield.graph._compose import compose
 from farfield.graph._describe import describe, linear_part
 from farfield.graph._export import export_model
 from farfield.graph._faithful import call_model, differs, spread_rows
+from farfield.graph._fixed_sizes import with_fixed_sizes
 from farfield.graph._inputs import example_inputs
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
@@ -88,5 +89,6 @@ __all__ = [
     "untouched",
     "unwrapped",
     "walk",
+    "with_fixed_sizes",
     "write_program",
 ]
