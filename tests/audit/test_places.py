@@ -1,4 +1,4 @@
-"""Where a finding is: in the file that was audited, or on the line its program keeps; and a page without empty panels."""
+"""Where a finding is: in the file that was audited, or on the line its program keeps; a page has no empty panel."""
 
 import json
 

@@ -165,7 +165,7 @@ def test_repairing_twice_and_undoing():
 def test_it_survives_pickle_training_and_an_optimizer():
     model, rows = plain(), torch.randn(500, 5)
     fixed = ff.repair(model.train(), rows).model
-    assert fixed.training
+    assert not fixed.training  # as it serves, whatever mode the model was given in
     again = pickle.loads(pickle.dumps(fixed.eval()))
     assert torch.equal(again(rows * 50), fixed(rows * 50))
     before = [b.clone() for n, b in fixed.named_buffers() if n.startswith("farfield_repair")]
@@ -426,7 +426,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["auto", "norm"])
-def test_state_and_modes_are_those_that_were_given(method):
+def test_state_is_as_given_and_the_model_serves(method):
     model, rows = Counting().train(), torch.randn(200, 5)
     model.net[1].eval()  # frozen, as in fine-tuning
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -434,8 +434,8 @@ def test_state_and_modes_are_those_that_were_given(method):
     for made in (fixed.model, fixed.undo(), *([ff.guard(model, rows).model] if method == "auto" else [])):
         state = made.state_dict()
         assert method == "norm" or all(state[name].equal(tensor) for name, tensor in before.items())
-    assert fixed.model.training and fixed.model.net[2].training and not fixed.model.net[1].training
-    assert not fixed.undo().net[1].training
+    assert not any(module.training for module in fixed.model.modules())
+    assert model.training and not model.net[1].training
 
 
 def test_candidates_are_judged_as_they_serve_and_leave_the_model_alone():
@@ -631,3 +631,62 @@ def test_columns_are_named_in_what_is_said():
     assert {curve.label for curve in fixed.curves if curve.kind == "feature"} == set(names)
     assert "wind" in fixed.to_html() and "# on argument input (temperature" in fixed.patch()
     assert "input[:, 1]" in {row.feature for row in ff.repair(plain(), torch.randn(200, 5)).far}
+
+
+class Actor(nn.Module):
+    """Draws its action, as stable-baselines3's SAC does."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, obs, deterministic=False):
+        mean = self.net(obs)
+        return torch.tanh(mean if deterministic else mean + torch.randn_like(mean))
+
+
+def test_an_actor_is_told_of_its_inputs_and_its_draws():
+    rows = torch.randn(200, 5)
+    with pytest.raises(InvalidValueError, match=r"draws random numbers.*'obs': rows, 'deterministic': True"):
+        ff.repair(Actor(), rows)
+    mean = {"obs": rows, "deterministic": True}
+    assert "even_if_bounded=True" in str(ff.repair(Actor(), mean))
+    fixed = ff.repair(Actor(), mean, even_if_bounded=True)
+    assert any(isinstance(i.module, FeatureClamp) for i in fixed.inserted)
+
+
+class Controlled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x, u):
+        return 0.9 * x + self.net(torch.cat([x, u], -1))
+
+
+def test_a_step_names_the_state_that_is_fed_back():
+    torch.manual_seed(0)
+    data = {"x": torch.randn(300, 3), "u": torch.randn(300, 2)}
+    with pytest.raises(InvalidValueError, match=r"x, u: name it with state="):
+        ff.repair(Controlled(), data, rollout=True)
+    fixed = ff.repair(Controlled(), data, state="x")
+    assert {(i.place, i.at) for i in fixed.inserted} == {("input", "x"), ("input", "u"), ("output", "0")}
+    positional = ff.repair(Controlled(), tuple(data.values()), state="x")
+    assert positional.after.verdict.name == "BOUNDED"
+
+
+def test_a_difference_is_no_step():
+    class Difference(nn.Module):
+        def forward(self, x):
+            return 0.01 * torch.relu(x)
+
+    with pytest.warns(UserWarning, match=r"x \+ model\(x\)"):
+        ff.repair(Difference(), 3 + torch.randn(300, 3), rollout=True)
+
+
+def test_what_overflowed_is_said_to_be_infinite():
+    class Cubed(nn.Module):
+        def forward(self, x):
+            return (1e15 * x.sum(-1, keepdim=True)) ** 15
+
+    assert "was infinite and is now" in str(ff.repair(Cubed(), torch.rand(200, 3, dtype=torch.float64)))

@@ -136,7 +136,7 @@ class Batches:
         parts = (
             [data] if isinstance(data, Tensor) else list(data.values() if isinstance(data, Mapping) else data)
         )
-        lengths = {len(part) for part in parts}
+        lengths = {len(part) for part in parts if isinstance(part, Tensor)}
         if len(lengths) != 1 or not lengths - {0}:
             raise InvalidValueError(
                 f"Every tensor holds the same rows, at least one; their lengths are {sorted(lengths)}."
@@ -146,7 +146,10 @@ class Batches:
             if isinstance(data, Tensor):
                 yield data[start:stop]
             elif isinstance(data, Mapping):
-                yield {name: part[start:stop] for name, part in data.items()}
+                yield {
+                    name: part[start:stop] if isinstance(part, Tensor) else part
+                    for name, part in data.items()
+                }
             else:
                 yield tuple(part[start:stop] for part in data)
 

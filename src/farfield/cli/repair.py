@@ -41,6 +41,16 @@ def repair(
     rollout: Annotated[
         bool, typer.Option(help="For a step whose output is its next input: protect the state.")
     ] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(help="Of a step with several arguments, the one that is fed back; means --rollout."),
+    ] = None,
+    even_if_bounded: Annotated[
+        bool,
+        typer.Option(
+            "--even-if-bounded", help="Repair a bounded model too, such as an actor that ends in tanh."
+        ),
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write an HTML page with both models side by side.")
     ] = None,
@@ -66,7 +76,10 @@ def repair(
     model = as_module(loaded)
     chosen: Any = method
     try:
-        done = run(model, data, method=chosen, at=at or "auto", keep=keep, rollout=rollout)
+        done = run(
+            model, data, method=chosen, at=at or "auto", keep=keep, rollout=rollout, state=state,
+            even_if_bounded=even_if_bounded,
+        )  # fmt: skip
     except RepairError as error:
         typer.echo(in_flags(str(error)), err=True)
         raise typer.Exit(1) from None
@@ -80,6 +93,6 @@ def repair(
     elif as_json:
         typer.echo(json.dumps(done.to_dict(), ensure_ascii=False))
     else:
-        typer.echo(str(done))
+        typer.echo(in_flags(str(done)))
         if out is not None and out.suffix in (".pt2", ".onnx"):
             typer.echo(f"Next: farfield certify {shlex.quote(str(out))} --out cert.json")

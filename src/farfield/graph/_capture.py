@@ -29,6 +29,7 @@ from farfield.graph._simplify import simplify
 from farfield.graph._size import SymbolicSize
 from farfield.graph._symbolic import trace_model
 from farfield.graph._unknown import OpaqueNodeError
+from farfield.graph._wrong_target import wrong_path
 from farfield.graph.onnx import OnnxModule, is_onnx, open_onnx, open_sizes, unknown_reason
 from farfield.graph.recognition import recognize
 
@@ -102,6 +103,8 @@ def capture(
     for kind in wanted.values():
         if kind not in get_args(InputKind):
             raise UnknownNameError("kind of input", kind, get_args(InputKind))
+    if isinstance(model, str | Path) and (said := wrong_path(model)) is not None:
+        raise CaptureError(said)
     if is_onnx(model):
         model, example_inputs = open_model(model, example_inputs, rows=2 if dynamic_batch else 1)
     elif isinstance(model, str | Path):
@@ -288,6 +291,8 @@ def open_model(model: Any, example_inputs: Any = (), *, rows: int = 2) -> tuple[
     CaptureError
         If the file can't be read safely.
     """
+    if isinstance(model, str | Path) and (said := wrong_path(model)) is not None:
+        raise CaptureError(said)
     try:
         return open_onnx(model, example_inputs, rows=rows) if is_onnx(model) else (model, example_inputs)
     except UnsafeFileError as error:

@@ -17,6 +17,7 @@ from torch.nn.modules import transformer
 
 from farfield.errors import InvalidValueError
 from farfield.graph._structure import opened
+from farfield.graph._wrong_target import instead_of
 
 __all__ = ["prepared", "quiet", "set_serving", "untouched", "unwrapped"]
 
@@ -152,8 +153,5 @@ def unwrapped(model: Any) -> nn.Module | ExportedProgram:
             return model
         model = inner
     if not isinstance(model, ExportedProgram):
-        raise InvalidValueError(
-            f"capture takes an nn.Module, an ExportedProgram or the path of a .pt2 or .onnx file, not "
-            f"{type(model).__name__}. Wrap a function in a module whose forward calls it."
-        )
+        raise InvalidValueError(instead_of(model))
     return model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -9,9 +11,18 @@ import torch
 from torch import Tensor, fx, nn
 
 from farfield.audit import Audit, audit
-from farfield.calibration import Batches, Call, UpperQuantile, cap_axes, floating, output_tensors, run
+from farfield.calibration import (
+    Batches,
+    Call,
+    UpperQuantile,
+    both_names,
+    cap_axes,
+    floating,
+    output_tensors,
+    run,
+)
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import Runnable, as_module, copied, set_serving, untouched
+from farfield.graph import Runnable, as_module, set_serving, untouched
 from farfield.growth import Status, analyze
 from farfield.nn import NormCap
 from farfield.repair._change import Change, far_rows, measure_change
@@ -51,6 +62,7 @@ def repair(
     at: str | Sequence[str] = "auto",
     keep: float = 0.99,
     rollout: bool = False,
+    state: str | None = None,
     even_if_bounded: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Repair:
@@ -85,8 +97,12 @@ def repair(
     rollout
         The output is the next input (a simulator's step): cap and range go on the state that is fed back, since a
         bounded correction of a state still drifts.
+    state
+        Of a step with several arguments (controls, forcings), the name or position of the one that is fed back; the
+        others are protected as features. Means ``rollout=True``; by default the step has one real-valued argument.
     even_if_bounded
-        Repair a model that is bounded already, for example because its bound is useless.
+        Repair a model that is bounded already: because its bound is useless, or because what bounds it stands at the
+        end (the tanh of an actor) and its inputs deserve protection.
     progress
         Called with (done, total) while ``method="norm"`` trains.
 
@@ -106,21 +122,20 @@ def repair(
         raise InvalidValueError(f"method is one of {', '.join(_METHODS)}, got {method!r}.")
     if not 0.0 < keep <= 1.0:
         raise InvalidValueError(f"keep is a share of the rows, in (0, 1], got {keep!r}.")
+    rollout = rollout or state is not None
     model = as_module(model)
     batches = Batches(data, model)
     example = batches.first()
-    modes = {name: module.training for name, module in model.named_modules()}
     serving = without_insertions(model)
     set_serving(serving)
     arguments = example[1] or example[0]
     before = audit(serving, arguments, rays=0)
     with untouched(serving):
         Batches(data, serving).check()
+        _check_that_it_is_no_draw(serving, batches)
     if before.verdict is Status.BOUNDED and not even_if_bounded:
         change = measure_change(serving, serving, batches)
-        return Repair(
-            copied(model), (), before, before, change, (), method, keep, example, columns=batches.columns
-        )
+        return Repair(serving, (), before, before, change, (), method, keep, example, columns=batches.columns)
     require_rows(batches)
     sizes: Mapping[str, UpperQuantile] = {}
     paths: tuple[str, ...] = ()
@@ -131,7 +146,8 @@ def repair(
             made, insertions = distilled_norm(serving, batches, paths, progress=progress)
             change = measure_change(serving, made, batches)
     else:
-        insertions, sizes = _insertions(serving, batches, example, method, paths, keep, rollout)
+        fed_back = (state or "") if rollout else None
+        insertions, sizes = _insertions(serving, batches, example, method, paths, keep, fed_back)
         made, change = _kept(serving, insertions, batches, keep)
     after = audit(made, arguments, rays=0)
     _check(after, change, keep, method)
@@ -139,12 +155,26 @@ def repair(
         far, drawn = far_rows(serving, made, batches), curves(serving, made, batches)
     radii = {i.at: float(i.module.radius) for i in insertions if isinstance(i.module, NormCap)}
     histograms = tuple(size_histogram(at, seen, radii[at]) for at, seen in sizes.items() if at in radii)
-    for name, module in made.named_modules():
-        module.training = modes.get(name, model.training)
     if method != "norm":
         warn_of_few_rows(change.rows, keep)
     parts = (insertions, before, after, change, far, method, keep, example, drawn, histograms)
     return Repair(made, *parts, columns=batches.columns)
+
+
+def _check_that_it_is_no_draw(model: nn.Module, batches: Batches) -> None:
+    """Raise where two calls on the same rows differ: no row of such a model is unchanged, whatever is put in."""
+    call = batches.some()
+    first, second = (output_tensors(run(model, call)) for _ in range(2))
+    if all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
+        return
+    switch = "deterministic" in inspect.signature(model.forward).parameters
+    name = batches.arguments[0] if batches.arguments else "x"
+    how = (
+        f"Pass data={{{name!r}: rows, 'deterministic': True}} to take its mean."
+        if switch
+        else "Repair the part that gives the mean, or a module whose forward returns it."
+    )
+    raise InvalidValueError(f"The model draws random numbers: two calls on the same rows differ. {how}")
 
 
 def _insertions(
@@ -154,7 +184,7 @@ def _insertions(
     method: str,
     paths: tuple[str, ...],
     keep: float,
-    rollout: bool,
+    fed_back: str | None,
 ) -> tuple[tuple[Insertion, ...], Mapping[str, UpperQuantile]]:
     soft = method == "soft"
     everything = method in ("auto", "soft")
@@ -164,8 +194,8 @@ def _insertions(
         dtypes = {str(name): tensor.dtype for name, tensor in floating(example).items()}
         features = feature_insertions(seen, dtypes, soft=soft)
     guarded = inserted_into(model, tuple(features))
-    if rollout:
-        state, sizes = _state(guarded, batches, keep, soft)
+    if fed_back is not None:
+        state, sizes = _state(guarded, batches, keep, soft, fed_back)
         return (*features, *state), {"0": sizes}
     observed = observe(guarded, batches, paths)
     caps = []
@@ -180,16 +210,27 @@ def _insertions(
 
 
 def _state(
-    model: nn.Module, batches: Batches, keep: float, soft: bool
+    model: nn.Module, batches: Batches, keep: float, soft: bool, fed_back: str
 ) -> tuple[list[Insertion], UpperQuantile]:
     """Cap and range on the state that a step gives: sizes are taken from the mean state, in deviations."""
     args, kwargs = batches.first()
     outputs = output_tensors(run(model, (args, kwargs)))
-    (state,) = floating((args, kwargs)).values() if len(floating((args, kwargs))) == 1 else (None,)
-    if state is None or len(outputs) != 1 or outputs[0].shape != state.shape:
+    real = {str(name): tensor for name, tensor in floating((args, kwargs)).items()}
+    known = [name for name in (both_names(fed_back, batches.arguments) if fed_back else real) if name in real]
+    if len(known) != 1:
+        names = ", ".join(batches.entry(name) for name in real)
         raise InvalidValueError(
-            "rollout=True is for a step whose one output is its next input, of the same shape."
+            f"A step feeds one of its arguments back, and it has {names or 'no real-valued ones'}: name it with "
+            "state=. The others are protected as features."
         )
+    state = real[known[0]]
+    if len(outputs) != 1 or outputs[0].shape != state.shape:
+        given = ", ".join(str(list(output.shape)) for output in outputs)
+        raise InvalidValueError(
+            f"A step returns the next state, of the state's own shape: {batches.entry(known[0])} is "
+            f"{list(state.shape)} and the model returns {given or 'no tensor'}."
+        )
+    _warn_of_a_difference(model, batches, known[0])
     observed = observe(model, batches, ())
     seen = observed.outputs[0]
     center, deviation = seen.mean, seen.deviation.clamp_min(1e-12)
@@ -209,6 +250,21 @@ def _state(
     )
     ranges = range_insertions(observed.outputs, observed.dtypes, soft=soft)
     return [Insertion("output", "0", cap), *ranges], sizes
+
+
+def _warn_of_a_difference(model: nn.Module, batches: Batches, name: str) -> None:
+    """Warn where what the model returns lies about 0 and far from the state: a difference that is added to it."""
+    call = batches.some()
+    (given,) = (tensor.double() for key, tensor in floating(call).items() if str(key) == name)
+    (output,) = (tensor.double() for tensor in output_tensors(run(model, call)))
+    close = (output - given).square().mean()
+    if len(given) >= 8 and output.square().mean() < 0.05 * given.square().mean() < 0.1 * close:
+        warnings.warn(
+            "What the model returns is much smaller than its state, as a difference is that is added to it; a bounded "
+            "difference still drifts. If it is one, repair a module whose forward returns the next state, "
+            f"{batches.entry(name)} + model({batches.entry(name)}).",
+            stacklevel=5,
+        )
 
 
 def _cut(model: nn.Module, arguments: Any, at: str | Sequence[str]) -> tuple[nn.Module, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,8 @@ class Repair:
         if not self.inserted:
             return (
                 "Nothing was inserted: the model is bounded already, for every input. "
-                "farfield.certify(model, inputs) gives the numbers."
+                "farfield.certify(model, inputs) gives the numbers. Where only its end bounds it, as an actor's tanh "
+                "does, even_if_bounded=True protects its inputs too."
             )
         words = [f"{self.before.verdict.name} → {self.after.verdict.name}."]
         paths = [v.paths[0] for v in self.before.report.verdicts if v.input is None and v.paths]
@@ -204,17 +206,22 @@ class Repair:
         worst = [row for row in self.far if row.feature is None]
         if worst:
             row = worst[-1]
-            was = f"the largest |output| was {row.before:.3g} and is now {row.after:.3g}"
+            was = f"the largest |output| was {_size(row.before)} and is now {_size(row.after)}"
             words.append(f"With the rows times {row.scale:.0e}, {was}.")
         broken = [row for row in self.far if row.feature is not None]
         if broken:
             row = max(broken, key=lambda r: r.before)
             words.append(
-                f"With {row.feature} at {BROKEN:g} standard deviations, it was {row.before:.3g} and is now "
-                f"{row.after:.3g}."
+                f"With {row.feature} at {BROKEN:g} standard deviations, it was {_size(row.before)} and is now "
+                f"{_size(row.after)}."
             )
         words.append("Proved for every real input. A bound is not a claim of accuracy.")
         return "\n".join(words)
+
+
+def _size(value: float) -> str:
+    """A largest output; what overflowed is not the largest number of its type."""
+    return f"{value:.3g}" if value < sys.float_info.max else "infinite"
 
 
 def _source(module: nn.Module) -> str:
