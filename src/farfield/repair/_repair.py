@@ -260,8 +260,8 @@ def _warn_of_a_difference(model: nn.Module, batches: Batches, name: str) -> None
     close = (output - given).square().mean()
     if len(given) >= 8 and output.square().mean() < 0.05 * given.square().mean() < 0.1 * close:
         warnings.warn(
-            "What the model returns is much smaller than its state, as a difference is that is added to it; a bounded "
-            "difference still drifts. If it is one, repair a module whose forward returns the next state, "
+            "What the model returns is much smaller than its state, as a difference is that is added to it: a "
+            "bounded difference still drifts. If it is one, repair a module whose forward returns the next state, "
             f"{batches.entry(name)} + model({batches.entry(name)}).",
             stacklevel=5,
         )

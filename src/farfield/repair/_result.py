@@ -176,7 +176,7 @@ class Repair:
         if insertion.place == "input":
             what = f"{type(module).__name__} on {self._argument(insertion.at)}"
             named = insertion.at in self.columns or not isinstance(module, FeatureClamp)
-            return what if named else f"{what} ({module.low.numel()} features)"
+            return what if named else f"{what} ({int(module.get_buffer('low').numel())} features)"
         if isinstance(module, NormCap):
             return f"{insertion} (size at most {float(module.radius):.4g})"
         return str(insertion)
