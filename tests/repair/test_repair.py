@@ -190,7 +190,7 @@ def test_what_can_not_be_done_is_refused():
         ff.repair(plain(), torch.randn(100, 5), at="nowhere")
     with pytest.raises(InvalidValueError, match="keep"):
         ff.repair(plain(), torch.randn(100, 5), keep=0.0)
-    with pytest.raises(InvalidValueError, match="next input"):
+    with pytest.raises(InvalidValueError, match="returns the next state"):
         ff.repair(plain(), torch.randn(100, 5), rollout=True)
 
     class Exploding(nn.Module):

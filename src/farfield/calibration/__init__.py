@@ -31,14 +31,14 @@ from farfield.calibration._statistics import (
     feature_axes,
     flat_rows,
 )
-from farfield.calibration._tables import Columns, Table, entry_name, tensor_of
+from farfield.calibration._tables import Columns, NamedRows, entry_name, tensor_of
 
 __all__ = [
     "Batches",
     "Call",
     "Columns",
     "FeatureStatistics",
-    "Table",
+    "NamedRows",
     "UpperQuantile",
     "argument_names",
     "both_names",

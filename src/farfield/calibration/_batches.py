@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.data import Dataset, IterableDataset
 
 from farfield.calibration._files import read_rows
-from farfield.calibration._tables import Table, entry_name, from_columns, is_frame, tensor_of
+from farfield.calibration._tables import NamedRows, entry_name, from_columns, is_frame, tensor_of
 from farfield.errors import InvalidValueError
 
 __all__ = [
@@ -105,7 +105,7 @@ class Batches:
 
     def _converted(self, data: Any) -> Any:
         """Arrays and tables as tensors; anything else as it is."""
-        if isinstance(data, Table) or is_frame(data):
+        if isinstance(data, NamedRows) or is_frame(data):
             made = tensor_of(data, None)
             whole = not made.is_floating_point() and any(
                 isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in self._model.modules()
@@ -208,7 +208,7 @@ class Batches:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray | Table) or hasattr(value, "to_numpy")
+    return isinstance(value, np.ndarray | NamedRows) or hasattr(value, "to_numpy")
 
 
 def _named(data: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -217,7 +217,7 @@ def _named(data: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
         data.items() if isinstance(data, Mapping) else enumerate(data if isinstance(data, tuple) else (data,))
     )
     for name, part in parts:
-        if isinstance(part, Table):
+        if isinstance(part, NamedRows):
             yield str(name), part.names
         elif is_frame(part):
             yield str(name), tuple(map(str, part.columns))

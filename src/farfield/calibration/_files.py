@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from farfield._regular_file import open_regular
-from farfield.calibration._tables import Table, from_columns
+from farfield.calibration._tables import NamedRows, from_columns
 from farfield.errors import InvalidValueError, MissingExtraError
 
 __all__ = ["read_rows"]
@@ -19,7 +19,7 @@ __all__ = ["read_rows"]
 _KINDS = ".npy, .npz, .csv, .parquet or .pt"
 
 
-def read_rows(path: str | os.PathLike[str]) -> Tensor | Table | dict[str, Tensor] | tuple[Tensor, ...]:
+def read_rows(path: str | os.PathLike[str]) -> Tensor | NamedRows | dict[str, Tensor] | tuple[Tensor, ...]:
     """Rows, or several tensors of them by name or in order; anything else than the kinds above is read as CSV.
 
     The first line of a CSV may hold names. A Parquet file's columns are the features, in their order.
@@ -58,16 +58,16 @@ def read_rows(path: str | os.PathLike[str]) -> Tensor | Table | dict[str, Tensor
     if isinstance(found, list):
         found = tuple(found)
     parts = found.values() if isinstance(found, dict) else found if isinstance(found, tuple) else (found,)
-    if not all(isinstance(part, Tensor | Table) for part in parts):
+    if not all(isinstance(part, Tensor | NamedRows) for part in parts):
         raise InvalidValueError(f"{str(path)!r} holds a {type(found).__name__}, not a tensor or several.")
     return found  # type: ignore[no-any-return]
 
 
-def _csv(lines: list[str]) -> Tensor | Table:
+def _csv(lines: list[str]) -> Tensor | NamedRows:
     named = bool(lines) and _is_heading(lines[0])
     values = torch.from_numpy(np.loadtxt(lines[1:] if named else lines, delimiter=",", ndmin=2))
     names = tuple(word.strip().strip('"') for word in lines[0].split(",")) if named else ()
-    return Table(values, names) if named and len(names) == values.shape[1] else values
+    return NamedRows(values, names) if named and len(names) == values.shape[1] else values
 
 
 def _is_heading(line: str) -> bool:

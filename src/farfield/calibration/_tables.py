@@ -12,14 +12,14 @@ from torch import Tensor
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["Columns", "Table", "as_table", "entry_name", "from_columns", "is_frame", "tensor_of"]
+__all__ = ["Columns", "NamedRows", "as_table", "entry_name", "from_columns", "is_frame", "tensor_of"]
 
 Columns = Mapping[str, tuple[str, ...]]
 """Argument (position or name) → names of its columns, for those that have names."""
 
 
 @dataclass(frozen=True)
-class Table:
+class NamedRows:
     """Rows of numbers, (rows, columns), and what the columns are called."""
 
     values: Tensor
@@ -31,7 +31,7 @@ def is_frame(data: Any) -> bool:
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
-def from_columns(columns: Mapping[str, Any]) -> Table:
+def from_columns(columns: Mapping[str, Any]) -> NamedRows:
     """One table of columns by name. Whole numbers stay whole where all columns are."""
     made = {}
     for name, column in columns.items():
@@ -49,12 +49,12 @@ def from_columns(columns: Mapping[str, Any]) -> Table:
         made[name] = values
     if not made:
         raise InvalidValueError("Rows are numbers, and this table has no columns.")
-    return Table(
+    return NamedRows(
         torch.from_numpy(np.ascontiguousarray(np.stack(list(made.values()), -1))), tuple(map(str, made))
     )
 
 
-def as_table(frame: Any, names: Sequence[str] = ()) -> Table:
+def as_table(frame: Any, names: Sequence[str] = ()) -> NamedRows:
     """A frame's columns; those called ``names``, in that order, where all of them are there."""
     own = [str(name) for name in frame.columns]
     if len(set(own)) < len(own):
@@ -75,7 +75,7 @@ def tensor_of(data: Any, dtype: torch.dtype | None, names: Sequence[str] = ()) -
     """
     if is_frame(data):
         data = as_table(data, names)
-    if isinstance(data, Table):
+    if isinstance(data, NamedRows):
         return data.values if dtype is None else data.values.to(dtype)
     if hasattr(data, "to_numpy"):  # one column
         data = data.to_numpy()

@@ -43,7 +43,7 @@ def certify(
     model: nn.Module | ExportedProgram | str | Path,
     inputs: Any = (),
     *,
-    time_budget: float | Budget = 60.0,
+    time_budget: float | Budget | Clock = 60.0,
     domain: Any = None,
     within: Any = None,
     arithmetic: str = "real",
@@ -73,7 +73,8 @@ def certify(
     time_budget
         Seconds for all but capturing the model, or a :class:`~farfield._budget.Budget`, whose steps are batches
         of cells, gradient steps of the dual and gradient steps of the search for attained values. The best answer
-        found by then is returned, and it is sound whenever it comes.
+        found by then is returned, and it is sound whenever it comes. Of a clock that runs already, ``stop()`` ends
+        the search.
     domain
         Every real input by default; (lower, upper) for a box;
         ``{"kind": "ball", "center": c, "radius": r}``, ``{"kind": "ellipsoid", "center": c, "axes": a}`` (with
@@ -323,10 +324,9 @@ def _advice(made: Certificate, behind: int) -> tuple[str, ...]:
 
 def _limit(time_budget: float | Budget | Clock) -> Budget:
     """What was given, for the record."""
-    if isinstance(time_budget, Budget):
-        return time_budget
-    seconds = time_budget.seconds_left if isinstance(time_budget, Clock) else float(time_budget)
-    return Budget(seconds=max(0.0, seconds)) if seconds < math.inf else Budget(steps=0)
+    if isinstance(time_budget, Clock):
+        return time_budget.limit
+    return time_budget if isinstance(time_budget, Budget) else Budget(seconds=max(0.0, float(time_budget)))
 
 
 def _assumptions(program: Program, *, random: bool) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ __all__ = ["read_tensors"]
 
 def read_tensors(path: Path) -> Any:
     """A tensor, or several by name or in order."""
-    from farfield.calibration import Table, read_rows
+    from farfield.calibration import NamedRows, read_rows
 
     found = read_rows(path)
-    return found.values if isinstance(found, Table) else found
+    return found.values if isinstance(found, NamedRows) else found
