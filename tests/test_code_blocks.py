@@ -8,6 +8,7 @@ import blocks
 
 PAGES = [page for page in blocks.PAGES if blocks.blocks(page.read_text(encoding="utf-8"))]
 NEEDS = {
+    "ship.md": ("onnxruntime", "onnxscript", "safetensors"),
     "onnx.md": ("skl2onnx", "onnxruntime", "onnxscript"),
     "estimators.md": ("sklearn",),
     "regression.md": ("sklearn", "gpytorch"),

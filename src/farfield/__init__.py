@@ -36,7 +36,17 @@ if TYPE_CHECKING:
     from farfield.learn import StableMLPRegressor as StableMLPRegressor
     from farfield.monitor import guard as guard
     from farfield.ntk import empirical_ntk as empirical_ntk
-    from farfield.repair import repair as repair
+    from farfield.repair import compare_repairs, restore
+    from farfield.repair import repair as _repair
+
+    class _RepairRoom:
+        """What ``farfield.repair`` is to a type checker: the function, and a package of its name."""
+
+        __call__ = staticmethod(_repair)
+        compare_repairs = staticmethod(compare_repairs)
+        restore = staticmethod(restore)
+
+    repair: _RepairRoom
 
 __version__ = "0.2.0"
 

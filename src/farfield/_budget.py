@@ -57,12 +57,30 @@ class Clock:
     def __init__(self, seconds: float, steps: float, parent: Clock | None = None) -> None:
         self._seconds, self._steps, self._parent = seconds, steps, parent
         self._begun, self._count = time.monotonic(), 0.0
+        self._stopped = False
 
     def spend(self, steps: float = 1) -> None:
         """Count steps."""
         self._count += steps
         if self._parent is not None:
             self._parent.spend(steps)
+
+    def stop(self) -> None:
+        """End every share of this clock now. What is left of the clock itself is for what comes after a search."""
+        self._stopped = True
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a clock that this one is a share of was stopped."""
+        return self._parent is not None and (self._parent._stopped or self._parent.is_stopped)
+
+    @property
+    def limit(self) -> Budget:
+        """The budget it started with."""
+        if math.isinf(self._seconds) and math.isinf(self._steps):
+            return Budget(steps=0)
+        sides = (None if math.isinf(side) else side for side in (self._seconds, self._steps))
+        return Budget(*sides)
 
     @property
     def spent(self) -> float:
@@ -77,6 +95,8 @@ class Clock:
     @property
     def seconds_left(self) -> float:
         """Seconds until the end; ∞ where only steps are counted."""
+        if self.is_stopped:
+            return 0.0
         return self._seconds - self.elapsed if math.isfinite(self._seconds) else math.inf
 
     @property
@@ -87,7 +107,7 @@ class Clock:
     @property
     def left(self) -> float:
         """Share of the budget that is left, from 1 to 0."""
-        time_left = _ratio(self.seconds_left, self._seconds)
+        time_left = 0.0 if self.is_stopped else _ratio(self.seconds_left, self._seconds)
         return max(0.0, min(time_left, _ratio(self.steps_left, self._steps)))
 
     @property

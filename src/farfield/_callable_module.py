@@ -7,6 +7,7 @@ the package callable removes the race.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from typing import Any
@@ -16,9 +17,23 @@ __all__ = ["make_callable"]
 
 class _CallableModule(types.ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return vars(self)[self.__name__.rpartition(".")[2]](*args, **kwargs)
+        return _function(self)(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The function's, which is what ``inspect``, notebooks and editors show."""
+        return inspect.signature(_function(self))
+
+
+def _function(module: types.ModuleType) -> Any:
+    return vars(module)[module.__name__.rpartition(".")[2]]
 
 
 def make_callable(name: str) -> None:
-    """Let the package ``a.b.name`` be called: it calls its own function ``name``."""
-    sys.modules[name].__class__ = _CallableModule
+    """Let the package ``a.b.name`` be called: it calls its own function ``name``, whose signature and text it shows.
+
+    The room card is for those who read the package's source; whoever asks for help wants to call it.
+    """
+    module = sys.modules[name]
+    module.__class__ = _CallableModule
+    module.__doc__ = _function(module).__doc__

@@ -179,3 +179,23 @@ def test_progress_counts_every_verdict_and_ends_at_the_total():
     )
     # Growth of all nodes, two outputs for each input and for both, the comparison with the module.
     assert seen == [(k, 8) for k in range(1, 9)]
+
+
+def test_data_for_a_program_of_one_row():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+    rows = torch.randn(50, 3)
+    found = audit(torch.export.export(model, (rows[:1],)), rows, rays=0)
+    assert found.verdict.name == "UNBOUNDED" and found.data["rows"] == 50
+
+
+def test_columns_are_named():
+    pandas = pytest.importorskip("pandas")
+    model = nn.Linear(3, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.1, 5.0, 0.1]]))
+    frame = pandas.DataFrame(torch.randn(20, 3).numpy(), columns=["temperature", "pressure", "flow"])
+    found = audit(model, frame, rays=0)
+    assert "mostly" in str(found) and "pressure" in str(found) and "pressure" in found.to_html()
+    assert found.to_dict()["subject"]["columns"] == {"input": ["temperature", "pressure", "flow"]}
+    assert "mostly" not in str(audit(model, torch.randn(20, 3), rays=0))

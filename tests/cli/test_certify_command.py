@@ -1,6 +1,8 @@
 """``farfield certify`` and ``farfield verify`` around stand-ins for what computes and what checks."""
 
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -40,7 +42,7 @@ def certified(monkeypatch):
         assert isinstance(model, nn.Module) and not model.training
         progress(0.1, "a stage with quite a long name")
         progress(0.2, "short")
-        calls.append({"inputs": inputs, "seconds": time_budget, "domain": domain, **options})
+        calls.append({"inputs": inputs, "seconds": time_budget.limit.seconds, "domain": domain, **options})
         one = torch.ones(1, 2, dtype=torch.float64)
         scale = float("inf") if options.get("output") == "open" else 2.0
         return Certificate(-scale * one, scale * one, -one, one, method="dual", model_hash="cd" * 32)
@@ -197,3 +199,21 @@ def test_the_program_turns_errors_into_exit_codes(folder, checked, monkeypatch, 
 def test_help(command):
     code, out, _ = run(command, "--help")
     assert code == 0 and "Exit code 0" in out
+
+
+def test_an_interrupt_keeps_the_best_bounds(folder, monkeypatch):
+    def certify(model, inputs, *, time_budget, domain, progress, **options):
+        search = time_budget.share(0.9)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert search.over and search.share(0.5).over and not time_budget.over
+        one = torch.ones(1, 2, dtype=torch.float64)
+        return Certificate(-2 * one, 2 * one, -one, one, method="dual", model_hash="cd" * 32)
+
+    monkeypatch.setattr(farfield.certify, "certify", certify, raising=False)
+    before = signal.getsignal(signal.SIGINT)
+    done = CliRunner().invoke(
+        app, ["certify", "standin_models:net", "--input", "1x8", "--time", "600", "--out", "cert.json"]
+    )
+    assert done.exit_code == 130 and "the best bounds by then" in done.output
+    assert "Interrupted" in (folder / "cert.json").read_text()
+    assert signal.getsignal(signal.SIGINT) is before

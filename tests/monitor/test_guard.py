@@ -129,9 +129,9 @@ def test_what_is_outside_is_named():
     x[0, 2], x[1, 4], x[2, 0] = 50.0, NAN, -INF
     x[3] = x[3].mean() * 0 + guarded.limits["input_0"].features.high * 0.99  # all at once, none by itself
     found = guarded.explain(x)
-    assert [e.what for e in found[:4]] == ["0[2]", "0[4]", "0[0]", "size of 0"]
+    assert [e.what for e in found[:4]] == ["input[:, 2]", "input[:, 4]", "input[:, 0]", "size of input"]
     assert found[1].score == found[2].score == INF and found[3].score > 1
-    assert "outside (score" in str(found[0]) and "0[2] is 50" in str(found[0])
+    assert "outside (score" in str(found[0]) and "input[:, 2] is 50" in str(found[0])
     assert "inside" in str(guarded.explain(rows(6)[4:5])[0])
     torch.testing.assert_close(torch.tensor([e.score for e in found[:4]]), guarded(x)[1][:4])
 
@@ -162,7 +162,7 @@ def test_several_inputs_and_outputs():
     output, score = guarded(image, table)
     assert score[0] == INF and score[1] > 100 and bool(torch.isfinite(output["value"]).all())
     named = guarded.explain(image, table)
-    assert named[0].what == "0[1, 2, 3]" and named[1].what.startswith("1[")
+    assert named[0].what == "image[:, 1, 2, 3]" and named[1].what.startswith("table[:, ")
     by_name = guard(model, {"image": image[2:], "table": table[2:]})
     assert bool((by_name(table=table[2:9], image=image[2:9])[1] > 0).all())
 
@@ -175,7 +175,7 @@ def test_tokens():
     output, score = guarded(x)
     assert output.shape == x.shape and score.shape == (300,) and float((score <= 1).double().mean()) >= 0.98
     x[0, 3, 2] = 1e5
-    assert guarded.explain(x[:1])[0].what == "0[3, 2]"
+    assert guarded.explain(x[:1])[0].what == "src[:, 3, 2]"
 
 
 @torch.no_grad()
@@ -230,13 +230,17 @@ def test_it_counts():
     guarded(rows(5)[3:])
     found = guarded.summary()
     assert (found.rows, found.outside, found.not_finite, found.worst) == (12, 3, 1, INF)
-    assert found.features == {"0[2]": 2, "0[3]": 1}
-    both = found + GuardSummary(8, 1, 2.0, 0, {"0[1]": 1})
-    assert (both.rows, both.share) == (20, 0.2) and both.features == {"0[2]": 2, "0[3]": 1, "0[1]": 1}
+    assert found.features == {"input[:, 2]": 2, "input[:, 3]": 1}
+    both = found + GuardSummary(8, 1, 2.0, 0, {"input[:, 1]": 1})
+    assert (both.rows, both.share) == (20, 0.2) and both.features == {
+        "input[:, 2]": 2,
+        "input[:, 3]": 1,
+        "input[:, 1]": 1,
+    }
     assert both.to_dict()["worst"] == "inf" and "4 of 20 rows were outside (20.00%)" in str(both)
     text = both.to_prometheus()
     assert "farfield_guard_rows_total 20\n" in text and "farfield_guard_worst_score +Inf\n" in text
-    assert 'farfield_guard_feature_outside_total{feature="0[2]"} 2' in text
+    assert 'farfield_guard_feature_outside_total{feature="input[:, 2]"} 2' in text
     guarded.reset()
     assert guarded.summary() == GuardSummary()
     guarded.counting = False
@@ -344,7 +348,7 @@ def test_rows_of_one_number(answer):
     assert score.shape == (2000,) and bool((score <= 1).all())
     score = guarded(x[:3], torch.tensor([0.5, 50.0, NAN]))[1]
     assert score[0] <= 1 < score[1] < INF == score[2]
-    assert guarded.explain(x[:1], torch.tensor([50.0]))[0].what == "1[0]"
+    assert guarded.explain(x[:1], torch.tensor([50.0]))[0].what == "t"
     program = torch.export.export(guarded, (x[:4], t[:4])).module()
     assert program(x[:4], 90 * t[:4])[1].equal(guarded(x[:4], 90 * t[:4])[1])
 
@@ -372,7 +376,7 @@ def test_an_output_outside_is_explained_and_counted(answer):
     given = torch.tensor([[0.4, 0.6], [0.9, 0.9]])
     score, (inside, outside) = guarded(given)[1], guarded.explain(given)
     assert score[0] <= 1 < score[1] and inside.score <= 1
-    assert outside.what == "output 0" and outside.score == pytest.approx(float(score[1]))
+    assert outside.what == "output" and outside.score == pytest.approx(float(score[1]))
     assert outside.value == pytest.approx(0.81) and outside.high == pytest.approx(0.25, rel=1e-2)
     summary = guarded.summary()
     assert (summary.rows, summary.outside, summary.worst) == (2, 1, float(score[1])) and not summary.features
@@ -447,7 +451,7 @@ def test_what_is_compiled_counts_too(answer):
     torch.compile(guarded, backend="eager", fullgraph=True)(x)
     found = guarded.summary()
     assert (found.rows, found.outside, found.not_finite, found.worst) == (10, 3, 1, INF)
-    assert found.features == {"0[2]": 2, "0[3]": 1}
+    assert found.features == {"input[:, 2]": 2, "input[:, 3]": 1}
     torch.export.export(guarded, (x,)).module()(x)
     assert guarded.summary() == found  # an exported copy counts nothing
     assert not any("counted" in name for name in guarded.state_dict())
@@ -481,3 +485,22 @@ def test_processes_that_train_together_keep_their_own_counts():
         assert guarded.summary().rows == 4
     finally:
         dist.destroy_process_group()
+
+
+def test_columns_keep_their_names():
+    pandas = pytest.importorskip("pandas")
+    names = ["temperature", "pressure", "flow", "humidity", "wind"]
+    frame = pandas.DataFrame(rows().double().numpy(), columns=names)
+    guarded = guard(network(), frame, on_outside="cap")
+    few = frame.iloc[:3].copy()
+    few.iloc[1, 1] = 500.0
+    with torch.no_grad():
+        output, score = guarded(few)
+    assert output.shape == (3, 2) and score[0] <= 1 < score[1]
+    assert guarded.explain(few)[1].what == "pressure"
+    assert guarded.summary().features == {"pressure": 1}
+    assert 'feature="pressure"' in guarded.summary().to_prometheus()
+    with torch.no_grad():  # columns are found by name
+        assert guarded(few[names[::-1]].assign(more="text"))[1].equal(score)
+    with pytest.raises(InvalidValueError, match="no column 'wind'"):
+        guarded(few[names[:4]])

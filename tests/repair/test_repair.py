@@ -142,7 +142,7 @@ def test_loaders_lists_and_iterators():
     with pytest.raises(InvalidValueError, match="more than once"):
         ff.repair(model, iter([rows]))
     with pytest.raises(InvalidValueError, match="NaN or infinity"):
-        ff.repair(model, torch.full((20, 5), math.nan))
+        ff.repair(model, torch.full((200, 5), math.nan))
 
 
 def test_a_bounded_model_is_left_alone():
@@ -165,7 +165,7 @@ def test_repairing_twice_and_undoing():
 def test_it_survives_pickle_training_and_an_optimizer():
     model, rows = plain(), torch.randn(500, 5)
     fixed = ff.repair(model.train(), rows).model
-    assert fixed.training
+    assert not fixed.training  # as it serves, whatever mode the model was given in
     again = pickle.loads(pickle.dumps(fixed.eval()))
     assert torch.equal(again(rows * 50), fixed(rows * 50))
     before = [b.clone() for n, b in fixed.named_buffers() if n.startswith("farfield_repair")]
@@ -190,7 +190,7 @@ def test_what_can_not_be_done_is_refused():
         ff.repair(plain(), torch.randn(100, 5), at="nowhere")
     with pytest.raises(InvalidValueError, match="keep"):
         ff.repair(plain(), torch.randn(100, 5), keep=0.0)
-    with pytest.raises(InvalidValueError, match="next input"):
+    with pytest.raises(InvalidValueError, match="returns the next state"):
         ff.repair(plain(), torch.randn(100, 5), rollout=True)
 
     class Exploding(nn.Module):
@@ -426,7 +426,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["auto", "norm"])
-def test_state_and_modes_are_those_that_were_given(method):
+def test_state_is_as_given_and_the_model_serves(method):
     model, rows = Counting().train(), torch.randn(200, 5)
     model.net[1].eval()  # frozen, as in fine-tuning
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -434,8 +434,8 @@ def test_state_and_modes_are_those_that_were_given(method):
     for made in (fixed.model, fixed.undo(), *([ff.guard(model, rows).model] if method == "auto" else [])):
         state = made.state_dict()
         assert method == "norm" or all(state[name].equal(tensor) for name, tensor in before.items())
-    assert fixed.model.training and fixed.model.net[2].training and not fixed.model.net[1].training
-    assert not fixed.undo().net[1].training
+    assert not any(module.training for module in fixed.model.modules())
+    assert model.training and not model.net[1].training
 
 
 def test_candidates_are_judged_as_they_serve_and_leave_the_model_alone():
@@ -476,8 +476,8 @@ def test_a_model_that_writes_into_its_argument():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("count", [1, 200])
-def test_small_types_constant_outputs_and_single_rows(dtype, count):
+@pytest.mark.parametrize("count", [100, 200])
+def test_small_types_and_constant_outputs(dtype, count):
     model, rows = plain(out=3).to(dtype), torch.randn(count, 5).to(dtype)
     model[-1].weight.data[:2] = 0
     model[-1].bias.data[:2] = torch.tensor([0.0, 1.0])
@@ -560,6 +560,8 @@ def test_data_as_people_have_it(make):
     table = pandas.DataFrame(rows.double().numpy(), columns=list("abcde"))
     for data in (table, table.to_numpy(), table.to_numpy()[:, ::-1], (table,), {"input": table.to_numpy()}):
         make(plain(), data)
+    make(plain(), dict(table.items()))  # columns by name
+    make(plain(), [{"input": rows, "y": rows[:, 0]}])  # a batch with labels
     labels = torch.zeros(200, dtype=torch.long)
     for data, told in (
         ((rows, labels), "leave labels out"),
@@ -569,6 +571,8 @@ def test_data_as_people_have_it(make):
         (rows.tolist(), "not list"),
         (table.astype(str), "Rows are numbers"),
         ([([rows, rows], labels)], "one argument"),
+        (table.assign(city="Rome"), "column 'city'"),
+        ({"x": rows, "y": labels}, "takes input"),
     ):
         with pytest.raises(InvalidValueError, match=told):
             make(plain(), data)
@@ -599,7 +603,7 @@ class Tokens(nn.Module):
 @pytest.mark.parametrize("make", [ff.repair, ff.guard])
 def test_outputs_without_a_range_are_named(make):
     with pytest.raises(InvalidValueError, match="The model's outputs on the calibration rows hold NaN"):
-        make(Tokens(masked=True), torch.randn(20, 6, 5))
+        make(Tokens(masked=True), torch.randn(200, 6, 5))
     with pytest.raises(InvalidValueError, match=r"Outputs have limits .* \(6,\) and \(9,\)"):
         make(Tokens(masked=False), [torch.randn(20, 6, 5), torch.randn(20, 9, 5)])
 
@@ -613,3 +617,87 @@ def test_an_output_that_overflowed_has_no_size():
     fixed = ff.repair(model, torch.randn(300, 3))
     assert math.inf in [row.before for row in fixed.far]
     assert "1.8e+308" not in str(fixed) and "was inf" in str(fixed)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_few_rows_are_refused(count):
+    with pytest.raises(InvalidValueError, match=r"row.*fewer than 8"):
+        ff.repair(plain(), torch.randn(count, 5))
+
+
+def test_rows_below_the_quantile_are_warned_of():
+    with pytest.warns(UserWarning, match=r"50 rows.*needs 100"):
+        assert ff.repair(plain(), torch.randn(50, 5)).after.verdict.name == "BOUNDED"
+    ff.repair(plain(), torch.randn(50, 5), keep=0.9)
+
+
+def test_columns_are_named_in_what_is_said():
+    pandas = pytest.importorskip("pandas")
+    names = ["temperature", "pressure", "flow", "humidity", "wind"]
+    frame = pandas.DataFrame(torch.randn(200, 5).numpy(), columns=names)
+    fixed = ff.repair(plain(), frame)
+    assert fixed.columns == {"0": tuple(names)}
+    assert "FeatureClamp on input (temperature, pressure, flow, humidity and 1 more)" in str(fixed)
+    assert {row.feature for row in fixed.far} == {None, *names}
+    assert {curve.label for curve in fixed.curves if curve.kind == "feature"} == set(names)
+    assert "wind" in fixed.to_html() and "# on argument input (temperature" in fixed.patch()
+    assert "input[:, 1]" in {row.feature for row in ff.repair(plain(), torch.randn(200, 5)).far}
+
+
+class Actor(nn.Module):
+    """Draws its action, as stable-baselines3's SAC does."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, obs, deterministic=False):
+        mean = self.net(obs)
+        return torch.tanh(mean if deterministic else mean + torch.randn_like(mean))
+
+
+def test_an_actor_is_told_of_its_inputs_and_its_draws():
+    rows = torch.randn(200, 5)
+    with pytest.raises(InvalidValueError, match=r"draws random numbers.*'obs': rows, 'deterministic': True"):
+        ff.repair(Actor(), rows)
+    mean = {"obs": rows, "deterministic": True}
+    assert "even_if_bounded=True" in str(ff.repair(Actor(), mean))
+    fixed = ff.repair(Actor(), mean, even_if_bounded=True)
+    assert any(isinstance(i.module, FeatureClamp) for i in fixed.inserted)
+
+
+class Controlled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x, u):
+        return 0.9 * x + self.net(torch.cat([x, u], -1))
+
+
+def test_a_step_names_the_state_that_is_fed_back():
+    torch.manual_seed(0)
+    data = {"x": torch.randn(300, 3), "u": torch.randn(300, 2)}
+    with pytest.raises(InvalidValueError, match=r"x, u: name it with state="):
+        ff.repair(Controlled(), data, rollout=True)
+    fixed = ff.repair(Controlled(), data, state="x")
+    assert {(i.place, i.at) for i in fixed.inserted} == {("input", "x"), ("input", "u"), ("output", "0")}
+    positional = ff.repair(Controlled(), tuple(data.values()), state="x")
+    assert positional.after.verdict.name == "BOUNDED"
+
+
+def test_a_difference_is_no_step():
+    class Difference(nn.Module):
+        def forward(self, x):
+            return 0.01 * torch.relu(x)
+
+    with pytest.warns(UserWarning, match=r"x \+ model\(x\)"):
+        ff.repair(Difference(), 3 + torch.randn(300, 3), rollout=True)
+
+
+def test_what_overflowed_is_said_to_be_infinite():
+    class Cubed(nn.Module):
+        def forward(self, x):
+            return (1e15 * x.sum(-1, keepdim=True)) ** 15
+
+    assert "was infinite and is now" in str(ff.repair(Cubed(), torch.rand(200, 3, dtype=torch.float64)))

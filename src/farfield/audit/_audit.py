@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from farfield._provenance import provenance
 from farfield.audit._context import Context
 from farfield.audit._data_units import data_units
 from farfield.audit._result import Audit
+from farfield.audit._sample import as_sized
 from farfield.audit.rules import run_rules
 from farfield.engine import Progress
 from farfield.errors import InvalidValueError
-from farfield.graph import Program, capture, open_model
+from farfield.graph import Program, capture, open_model, with_fixed_sizes
+from farfield.graph import example_inputs as as_example
 from farfield.graph._node import InputKind
 from farfield.growth import analyze
 from farfield.growth._horizon import leaves, with_rows
@@ -47,9 +50,10 @@ def audit(
     model
         A module, an exported program, a ``.pt2`` or ``.onnx`` file, or a captured program.
     example_inputs
-        A tuple of inputs (or one tensor), as the model is called. The first axis is taken as the batch. Eight rows
-        or more are also taken as data: the audit then says what the model gives on them and ten of their standard
-        deviations away.
+        A tuple of inputs (or one tensor), as the model is called; or rows in any form that
+        :func:`farfield.repair` takes: an array, a table (whose columns' names are kept), a file, a DataLoader. The
+        first axis is taken as the batch. Eight rows or more are also taken as data: the audit then says what the
+        model gives on them and ten of their standard deviations away.
     generator
         Source of the random directions; one of its own with seed 0 by default.
     name
@@ -79,6 +83,7 @@ def audit(
     >>> result.verdict.name, [f.code for f in result.findings]
     ('UNBOUNDED', ['FF001'])
     """
+    example_inputs, columns = as_example(model, example_inputs)
     if isinstance(example_inputs, Tensor):
         example_inputs = (example_inputs,)
     source = model
@@ -86,7 +91,8 @@ def audit(
     if isinstance(model, Program) and kinds:
         raise InvalidValueError("A program was captured already: give kinds to farfield.graph.capture.")
     program = model if isinstance(model, Program) else capture(model, example_inputs, kinds=kinds)
-    report = analyze(model, example_inputs, program=program, generator=generator, progress=progress)
+    sized = as_sized(program, example_inputs)
+    report = analyze(model, sized, program=program, generator=generator, progress=progress)
     module = model if isinstance(model, nn.Module) else None
     tensors = tuple(leaves(example_inputs))
     context = Context(report, module, tensors)
@@ -94,15 +100,39 @@ def audit(
         verdict=report.status,
         results=run_rules(context, codes),
         report=report,
-        inputs=tensors,
+        inputs=tensors or _origin(program),
         ray_count=rays,
-        subject=_subject(model, program, name or (str(source) if isinstance(source, str | Path) else None)),
+        subject={
+            **_subject(model, program, name or (str(source) if isinstance(source, str | Path) else None)),
+            "file": str(source) if isinstance(source, str | Path) else _source_file(model),
+            "columns": {argument: list(names) for argument, names in columns.items()},
+        },
         provenance=provenance(
             {"rays": rays, "codes": None if codes is None else list(codes), "kinds": dict(kinds or {})},
             seed=None,
         ),
         data=data_units(report, tensors),
     )
+
+
+def _origin(program: Program) -> tuple[Tensor, ...]:
+    """One row of zeros for every input of a program that came without an example: rays start there."""
+    try:
+        specs = with_fixed_sizes(program).inputs
+        return tuple(torch.zeros([int(d) for d in spec.shape], dtype=spec.dtype) for spec in specs)
+    except (InvalidValueError, ValueError):  # an open length that nothing says
+        return ()
+
+
+def _source_file(model: Any) -> str | None:
+    """The file that the module's class is written in; ``None`` for torch's own classes and for programs."""
+    kind = type(model)
+    if not isinstance(model, nn.Module) or kind.__module__.partition(".")[0] in ("torch", "farfield"):
+        return None
+    try:
+        return inspect.getsourcefile(kind)
+    except (OSError, TypeError):  # made in a session
+        return None
 
 
 def _subject(model: Any, program: Program, name: str | None) -> dict[str, Any]:

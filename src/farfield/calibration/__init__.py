@@ -1,7 +1,8 @@
 """Rows that show what is usual: in batches, streamed, and what one pass over them keeps.
 
-Holds: ``Batches`` (data in any of the forms people have, as calls of a model) and statistics of a fixed size.
-May import: errors.
+Holds: ``Batches`` (data in any of the forms people have, as calls of a model), the names of their columns, and
+statistics of a fixed size.
+May import: data, errors, _regular_file.
 Never: holds the rows, looks at labels.
 """
 
@@ -18,9 +19,11 @@ from farfield.calibration._batches import (
     map_leaves,
     output_leaves,
     output_tensors,
+    real_type,
     rows_of,
     run,
 )
+from farfield.calibration._files import read_rows
 from farfield.calibration._statistics import (
     FeatureStatistics,
     UpperQuantile,
@@ -28,15 +31,19 @@ from farfield.calibration._statistics import (
     feature_axes,
     flat_rows,
 )
+from farfield.calibration._tables import Columns, NamedRows, entry_name, tensor_of
 
 __all__ = [
     "Batches",
     "Call",
+    "Columns",
     "FeatureStatistics",
+    "NamedRows",
     "UpperQuantile",
     "argument_names",
     "both_names",
     "cap_axes",
+    "entry_name",
     "feature_axes",
     "fixed_rows",
     "flat_rows",
@@ -45,6 +52,9 @@ __all__ = [
     "map_leaves",
     "output_leaves",
     "output_tensors",
+    "read_rows",
+    "real_type",
     "rows_of",
     "run",
+    "tensor_of",
 ]

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,6 +19,8 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.data import Dataset, IterableDataset
 
+from farfield.calibration._files import read_rows
+from farfield.calibration._tables import NamedRows, entry_name, from_columns, is_frame, tensor_of
 from farfield.errors import InvalidValueError
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "map_leaves",
     "output_leaves",
     "output_tensors",
+    "real_type",
     "rows_of",
     "run",
 ]
@@ -45,23 +49,39 @@ class Batches:
     Parameters
     ----------
     data
-        A tensor (or array, or table of pandas) of rows, a tuple or dictionary of tensors with one row each, a
-        DataLoader, or any iterable of batches in one of these forms that can be iterated again. Of a batch ``(x, y)``
-        as many parts are taken as the model's ``forward`` needs, so labels are left out. Real numbers of an array
-        come in the type of the model's parameters.
+        A tensor, an array, a table of pandas or polars, a tuple or dictionary of these with one row each, a
+        dictionary of columns (for a model of one argument), the path of a file of rows (``.npy``, ``.npz``,
+        ``.csv``, ``.parquet``, ``.pt``), a DataLoader, or any iterable of batches in one of these forms that can be
+        iterated again. Of a batch ``(x, y)`` as many parts are taken as the model's ``forward`` needs, so labels are
+        left out. Real numbers of an array, a table or a file come in the type of the model's own.
     model
         Whose arguments they are.
     size
         Rows in a batch, where ``data`` is whole.
+
+    Attributes
+    ----------
+    columns
+        Argument (position or name) → names of its columns, for those that have names.
+    arguments
+        Names of the arguments that the model takes by position.
     """
 
     def __init__(self, data: Any, model: nn.Module, size: int = 1024) -> None:
-        self._model, self._dtype = (
-            model,
-            next((p.dtype for p in model.parameters() if p.is_floating_point()), None),
-        )
-        self._data, self._size = _tensors(data, self._dtype), size
+        self._model, self._dtype, self._size = model, real_type(model), size
+        self.arguments = argument_names(model)
         self._count, self._rows = _needed(model), fixed_rows(model) or 1
+        if isinstance(data, str | os.PathLike):
+            data = tree_map(self._typed, read_rows(data))
+        if isinstance(data, Mapping) and self._holds_columns(data):
+            data = from_columns(data)
+        if isinstance(data, Mapping) and (strange := sorted(map(str, set(data) - set(_taken(model, data))))):
+            raise InvalidValueError(
+                f"data names {', '.join(strange)}, and {type(model).__name__}.forward takes "
+                f"{', '.join(_taken(model)) or 'nothing by name'}. Labels are left out."
+            )
+        self.columns: dict[str, tuple[str, ...]] = dict(_named(data))
+        self._data = self._converted(data)
         if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
             raise InvalidValueError(
                 "A Dataset gives one row at a time. Pass batches: torch.utils.data.DataLoader(data, batch_size=256)."
@@ -77,6 +97,35 @@ class Batches:
                 "a list of batches, or the tensors themselves."
             )
 
+    def entry(self, argument: int | str, *place: int) -> str:
+        """What an entry of an argument is called."""
+        return entry_name(str(argument), place, self.columns, self.arguments)
+
+    def _typed(self, value: Any) -> Any:
+        real = isinstance(value, Tensor) and value.is_floating_point() and self._dtype is not None
+        return value.to(self._dtype) if real else value
+
+    def _converted(self, data: Any) -> Any:
+        """Arrays and tables as tensors; anything else as it is."""
+        if isinstance(data, NamedRows) or is_frame(data):
+            made = tensor_of(data, None)
+            whole = not made.is_floating_point() and any(
+                isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in self._model.modules()
+            )
+            return made if whole or self._dtype is None else made.to(self._dtype)
+        if isinstance(data, Mapping):
+            return {name: self._converted(part) for name, part in data.items()}
+        if isinstance(data, tuple | list) and any(_is_array(part) for part in data):
+            return type(data)(map(self._converted, data)) if type(data) in (tuple, list) else data
+        return tensor_of(data, self._dtype)
+
+    def _holds_columns(self, data: Mapping[Any, Any]) -> bool:
+        """Whether a dictionary holds the columns of a model's one argument, by their names."""
+        if self._count != 1 or set(_taken(self._model, data)) & set(data) or not data:
+            return False
+        values = [tensor_of(value, None) for value in data.values()]
+        return all(isinstance(v, Tensor) and v.ndim == 1 and len(v) == len(values[0]) for v in values)
+
     def __iter__(self) -> Iterator[Call]:
         data = self._data
         whole = isinstance(data, Tensor | Mapping) or (
@@ -89,7 +138,7 @@ class Batches:
         parts = (
             [data] if isinstance(data, Tensor) else list(data.values() if isinstance(data, Mapping) else data)
         )
-        lengths = {len(part) for part in parts}
+        lengths = {len(part) for part in parts if isinstance(part, Tensor)}
         if len(lengths) != 1 or not lengths - {0}:
             raise InvalidValueError(
                 f"Every tensor holds the same rows, at least one; their lengths are {sorted(lengths)}."
@@ -99,20 +148,29 @@ class Batches:
             if isinstance(data, Tensor):
                 yield data[start:stop]
             elif isinstance(data, Mapping):
-                yield {name: part[start:stop] for name, part in data.items()}
+                yield {
+                    name: part[start:stop] if isinstance(part, Tensor) else part
+                    for name, part in data.items()
+                }
             else:
                 yield tuple(part[start:stop] for part in data)
 
     def _call(self, batch: Any, whole: bool) -> Call:
+        batch = batch if whole else self._converted(batch)
         if isinstance(batch, Tensor):
             return (batch,), {}
         if isinstance(batch, Mapping):
-            return (), dict(batch)
+            return (), dict(batch) if whole else self._arguments_of(batch)
         if isinstance(batch, Sequence) and any(not isinstance(part, str | int | float) for part in batch):
             return tuple(batch if whole else batch[: self._count]), {}
         raise InvalidValueError(
             f"A batch is a tensor, a tuple or a dictionary of tensors, not {type(batch).__name__}."
         )
+
+    def _arguments_of(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """A loader's batch without what ``forward`` does not take, such as labels."""
+        known = _taken(self._model, batch)
+        return {name: value for name, value in batch.items() if name in known} or dict(batch)
 
     def first(self) -> Call:
         """The first row of the first batch; as many as a program takes, where that is fixed."""
@@ -129,6 +187,15 @@ class Batches:
             "wrap the model in one that takes them as arguments of their own."
         )
 
+    def count(self, most: int) -> int:
+        """How many rows there are, counted up to ``most``."""
+        count = 0
+        for call in self:
+            count += rows_of(call)
+            if count >= most:
+                break
+        return count
+
     def check(self) -> None:
         """Raise, in words, if the model fails on the first row for its type."""
         call = self.first()
@@ -142,22 +209,32 @@ class Batches:
             ) from error
 
 
-def _tensors(data: Any, dtype: torch.dtype | None) -> Any:
-    """Whole arrays and tables as tensors; anything else as it is."""
-    if hasattr(data, "to_numpy"):  # a table of pandas
-        data = data.to_numpy()
-    if isinstance(data, np.ndarray):
-        if data.dtype.kind not in "fiub":
-            raise InvalidValueError(f"Rows are numbers; these are of the type {data.dtype}.")
-        made = torch.from_numpy(np.ascontiguousarray(data))
-        return made.to(dtype) if made.is_floating_point() and dtype is not None else made
-    if isinstance(data, Mapping):
-        return {name: _tensors(part, dtype) for name, part in data.items()}
-    if isinstance(data, tuple) and any(
-        isinstance(part, np.ndarray) or hasattr(part, "to_numpy") for part in data
-    ):
-        return tuple(_tensors(part, dtype) for part in data)
-    return data
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | NamedRows) or hasattr(value, "to_numpy")
+
+
+def _named(data: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Argument → names of its columns, of whole data."""
+    parts: Any = (
+        data.items() if isinstance(data, Mapping) else enumerate(data if isinstance(data, tuple) else (data,))
+    )
+    for name, part in parts:
+        if isinstance(part, NamedRows):
+            yield str(name), part.names
+        elif is_frame(part):
+            yield str(name), tuple(map(str, part.columns))
+
+
+def real_type(model: nn.Module) -> torch.dtype | None:
+    """The type of a model's real inputs: what its file or program says, else that of its parameters."""
+    if isinstance(stated := getattr(model, "input_type", None), torch.dtype):  # of an ONNX file
+        return stated
+    if isinstance(model, fx.GraphModule):
+        for node in model.graph.nodes:
+            value = node.meta.get("val") if node.op == "placeholder" else None
+            if isinstance(value, Tensor) and value.is_floating_point():
+                return value.dtype
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 
 
 def _accepted(model: nn.Module) -> float:
@@ -165,6 +242,15 @@ def _accepted(model: nn.Module) -> float:
     parameters = inspect.signature(model.forward).parameters.values()
     free = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     return math.inf if free else len(argument_names(model))
+
+
+def _taken(model: nn.Module, given: Iterable[Any] = ()) -> list[Any]:
+    """Names of the arguments that ``forward`` takes by name; everything ``given``, where it takes any."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return list(given)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [p.name for p in parameters if p.kind in kinds]
 
 
 def _needed(model: nn.Module) -> int:

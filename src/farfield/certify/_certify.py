@@ -30,7 +30,7 @@ from farfield.certify._solve import published, read_proofs, solve_domain
 from farfield.certify._task import Solution, Task, UnboundedError, draws
 from farfield.certify.arithmetic import FORMATS, Rounding, rounding_error
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.graph import Node, Program, capture, differs, open_model, real_size
+from farfield.graph import Node, Program, capture, differs, example_inputs, open_model, real_size
 
 __all__ = ["Task", "UnboundedError", "captured_row", "certify", "first_row", "make_task", "prove_task"]
 
@@ -43,7 +43,7 @@ def certify(
     model: nn.Module | ExportedProgram | str | Path,
     inputs: Any = (),
     *,
-    time_budget: float | Budget = 60.0,
+    time_budget: float | Budget | Clock = 60.0,
     domain: Any = None,
     within: Any = None,
     arithmetic: str = "real",
@@ -68,11 +68,13 @@ def certify(
     model
         A module, an exported program, or the path of a ``.pt2`` or ``.onnx`` file.
     inputs
-        An example input, a tuple of them, or a dictionary: shapes matter, the first row is taken.
+        An example input, a tuple of them, or a dictionary; or rows in any form that :func:`farfield.repair` takes.
+        Shapes matter, the first row is taken.
     time_budget
         Seconds for all but capturing the model, or a :class:`~farfield._budget.Budget`, whose steps are batches
         of cells, gradient steps of the dual and gradient steps of the search for attained values. The best answer
-        found by then is returned, and it is sound whenever it comes.
+        found by then is returned, and it is sound whenever it comes. Of a clock that runs already, ``stop()`` ends
+        the search.
     domain
         Every real input by default; (lower, upper) for a box;
         ``{"kind": "ball", "center": c, "radius": r}``, ``{"kind": "ellipsoid", "center": c, "axes": a}`` (with
@@ -111,7 +113,7 @@ def certify(
     """
     begun = time.monotonic()
     _check_arithmetic(arithmetic, magnitude)
-    model, example = open_model(model, first_row(inputs), rows=1)
+    model, example = open_model(model, first_row(example_inputs(model, inputs)[0]), rows=1)
     task = make_task(captured_row(model, example), output, domain)
     if resume is not None:
         _same(resume, task)
@@ -322,10 +324,9 @@ def _advice(made: Certificate, behind: int) -> tuple[str, ...]:
 
 def _limit(time_budget: float | Budget | Clock) -> Budget:
     """What was given, for the record."""
-    if isinstance(time_budget, Budget):
-        return time_budget
-    seconds = time_budget.seconds_left if isinstance(time_budget, Clock) else float(time_budget)
-    return Budget(seconds=max(0.0, seconds)) if seconds < math.inf else Budget(steps=0)
+    if isinstance(time_budget, Clock):
+        return time_budget.limit
+    return time_budget if isinstance(time_budget, Budget) else Budget(seconds=max(0.0, float(time_budget)))
 
 
 def _assumptions(program: Program, *, random: bool) -> tuple[str, ...]:

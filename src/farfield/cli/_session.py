@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from farfield.errors import InvalidValueError
 
-__all__ = ["check_files", "check_folder", "saying_what_is_kept", "write_text"]
+if TYPE_CHECKING:
+    from farfield._budget import Clock
+
+__all__ = ["check_files", "check_folder", "saying_what_is_kept", "stopping_at_interrupt", "write_text"]
 
 
 def check_files(*paths: Path | None) -> None:
@@ -64,3 +70,28 @@ def saying_what_is_kept(words: str | None) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"interrupted: {words or 'nothing is kept'}", err=True)
         raise
+
+
+@contextlib.contextmanager
+def stopping_at_interrupt(clock: Clock) -> Iterator[list[str]]:
+    """The first interrupt ends the search, and what was found by then is kept; a second one ends the program.
+
+    The list holds a sentence that says so, once it has happened.
+    """
+    said: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield said
+        return
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        clock.stop()
+        said.append(
+            f"Interrupted after {clock.elapsed:.0f} s: the best bounds by then. More time may tighten them."
+        )
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield said
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -50,6 +50,12 @@ def _kinds(words: list[str]) -> dict[str, Any]:
     return dict(word.split("=", 1) for word in words)
 
 
+def _file_of(target: str) -> str | None:
+    """The file of source code that a target names, if it names one."""
+    file = target.rpartition(":")[0]
+    return file if file.endswith(".py") else None
+
+
 def audit(
     target: Target = None,
     builder: Builder = None,
@@ -99,7 +105,6 @@ def audit(
     from farfield._target import example_input
     from farfield._text import clean
     from farfield.audit import audit as run
-    from farfield.cli._rows import rows_for
     from farfield.engine import bar
     from farfield.errors import InvalidValueError
 
@@ -109,7 +114,7 @@ def audit(
     model, target = load_model(target, builder, weights, arguments, trust=trust)
     if hasattr(model, "eval"):
         model.eval()
-    examples = tuple(example_input(spec) for spec in inputs or ()) if data is None else rows_for(model, data)
+    examples = tuple(example_input(spec) for spec in inputs or ()) if data is None else data
     # Rays are drawn on a page and listed in JSON; nobody else waits for them.
     with bar("audit") as progress:
         result = run(
@@ -119,6 +124,7 @@ def audit(
     found: dict[str, Any] = result.to_dict()
     found["subject"] |= {
         "target": words,
+        "file": found["subject"]["file"] or _file_of(target),
         "data": None if data is None else shlex.quote(str(data)),
         "input_options": [word for spec in inputs or () for word in ("--input", spec)],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ from farfield.cli._options import (
     load_model,
     model_words,
 )
-from farfield.cli._session import check_files, saying_what_is_kept, write_text
+from farfield.cli._session import check_files, saying_what_is_kept, stopping_at_interrupt, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,8 +90,9 @@ def certify(
     """Prove bounds of the output that hold for every input there can be; say how tight they are and what they assume.
 
     A bound is not a claim of accuracy. Exit code 0: every output has finite bounds; 1: some output has none; 2: the
-    target or an option is wrong; 3: a bug in farfield.
+    target or an option is wrong; 3: a bug in farfield; 130: interrupted, with the best bounds found by then.
     """
+    from farfield._budget import Budget
     from farfield._target import example_input
     from farfield.errors import InvalidValueError
 
@@ -121,19 +123,26 @@ def certify(
     from farfield.certify import UnboundedError
 
     columns = (TextColumn("{task.description:22}"), BarColumn(), TimeElapsedColumn())
-    kept = saying_what_is_kept("nothing is kept: bounds are written at the end. --time limits the search")
-    with kept, Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    clock = Budget(seconds=seconds).start()
+    kept = saying_what_is_kept("nothing is kept")  # a second time
+    with (
+        kept,
+        stopping_at_interrupt(clock) as interrupted,
+        Progress(*columns, console=Console(stderr=True), transient=True) as bars,
+    ):
         task = bars.add_task("certify", total=1.0)
 
         def advance(share: float, stage: str) -> None:
             bars.update(task, completed=share, description=stage[:22])
 
         try:
-            result = run(model, examples, time_budget=seconds, domain=domain, progress=advance, **options)
+            result = run(model, examples, time_budget=clock, domain=domain, progress=advance, **options)
         except UnboundedError as error:
             bars.stop()
             typer.echo(in_flags(str(error)), err=True)
             raise typer.Exit(1) from None
+    if interrupted:
+        result = replace(result, advice=(*result.advice, *interrupted))
     data: dict[str, Any] = result.to_dict()
     file = "" if out is None else shlex.quote(str(out))
     if out is not None:
@@ -152,5 +161,8 @@ def certify(
         from farfield.report import print_certificate
 
         print_certificate(data, name=target, file=file, target=words)
+    if interrupted:
+        typer.echo(f"{interrupted[0][0].lower()}{interrupted[0][1:]}", err=True)
+        raise typer.Exit(130)
     if not data["bounded"]:
         raise typer.Exit(1)

@@ -128,10 +128,10 @@ def _read(path: Path) -> Tensor:
     """A table of finite numbers in float64, one row each."""
     import torch
 
-    from farfield.cli._rows import read_rows
+    from farfield.cli._rows import read_tensors
     from farfield.errors import InvalidValueError
 
-    found = read_rows(path)
+    found = read_tensors(path)
     if not isinstance(found, torch.Tensor) or found.ndim > 2 or not found.numel() or found.is_complex():
         what = tuple(found.shape) if isinstance(found, torch.Tensor) else f"{len(found)} tensors"
         raise InvalidValueError(f"Inputs are one table of numbers, one row each; {path} holds {what}.")

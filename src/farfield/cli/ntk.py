@@ -115,7 +115,7 @@ def _inputs(shape: str | None, data: Path | None, model: nn.Module, seed: int, v
     import torch
 
     from farfield._target import example_input
-    from farfield.cli._rows import read_rows
+    from farfield.cli._rows import read_tensors
     from farfield.errors import InvalidValueError
 
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -126,7 +126,7 @@ def _inputs(shape: str | None, data: Path | None, model: nn.Module, seed: int, v
         if not example.is_floating_point():
             return torch.randint(0, vocabulary, example.shape, generator=generator, dtype=example.dtype)
         return torch.randn(example.shape, generator=generator, dtype=torch.float64).to(kind)
-    x = read_rows(data)
+    x = read_tensors(data)
     if not isinstance(x, torch.Tensor) or x.ndim < 1 or not x.numel() or x.is_complex():
         what = f"shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else f"{len(x)} tensors"
         raise InvalidValueError(f"Inputs are one array of numbers, batch first; {data} holds {what}.")

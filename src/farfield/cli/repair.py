@@ -25,7 +25,7 @@ def repair(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the repaired model: .pt2, .onnx (of an .onnx file), .safetensors or .pt (its state dict)."
+            help="Write the repaired model: .pt2 or .onnx, or its weights with the protections: .safetensors or .pt."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help="auto, features, cap, range, soft or norm.")] = "auto",
@@ -41,6 +41,16 @@ def repair(
     rollout: Annotated[
         bool, typer.Option(help="For a step whose output is its next input: protect the state.")
     ] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(help="Of a step with several arguments, the one that is fed back; means --rollout."),
+    ] = None,
+    even_if_bounded: Annotated[
+        bool,
+        typer.Option(
+            "--even-if-bounded", help="Repair a bounded model too, such as an actor that ends in tanh."
+        ),
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write an HTML page with both models side by side.")
     ] = None,
@@ -54,7 +64,6 @@ def repair(
     Exit code 0: the model is bounded now (or was already); 1: it can't be repaired as asked, with the numbers; 2: the
     target, the data or an option is wrong; 3: a bug in farfield.
     """
-    from farfield.cli._rows import rows_for
     from farfield.errors import InvalidValueError
     from farfield.graph import as_module
     from farfield.repair import RepairError
@@ -65,10 +74,12 @@ def repair(
         raise InvalidValueError(f"--out is a .pt2, .onnx, .safetensors or .pt file, got {str(out)!r}.")
     loaded, target = load_model(target, builder, weights, arguments)
     model = as_module(loaded)
-    rows = rows_for(model, data)
     chosen: Any = method
     try:
-        done = run(model, rows, method=chosen, at=at or "auto", keep=keep, rollout=rollout)
+        done = run(
+            model, data, method=chosen, at=at or "auto", keep=keep, rollout=rollout, state=state,
+            even_if_bounded=even_if_bounded,
+        )  # fmt: skip
     except RepairError as error:
         typer.echo(in_flags(str(error)), err=True)
         raise typer.Exit(1) from None
@@ -82,6 +93,6 @@ def repair(
     elif as_json:
         typer.echo(json.dumps(done.to_dict(), ensure_ascii=False))
     else:
-        typer.echo(str(done))
+        typer.echo(in_flags(str(done)))
         if out is not None and out.suffix in (".pt2", ".onnx"):
             typer.echo(f"Next: farfield certify {shlex.quote(str(out))} --out cert.json")

@@ -2,7 +2,7 @@
 
 Holds: ``capture`` (module, exported program, ``.pt2`` or ``.onnx`` file → ``Program``), the operator registry, the
 reference interpreter, recognition of norms.
-May import: errors, gaussian, _regular_file.
+May import: calibration, errors, gaussian, _regular_file.
 Never: judges what a program does far away.
 """
 
@@ -14,6 +14,8 @@ from farfield.graph._compose import compose
 from farfield.graph._describe import describe, linear_part
 from farfield.graph._export import export_model
 from farfield.graph._faithful import call_model, differs, spread_rows
+from farfield.graph._fixed_sizes import with_fixed_sizes
+from farfield.graph._inputs import example_inputs
 from farfield.graph._interpret import compute_node
 from farfield.graph._node import InputSpec, Node
 from farfield.graph._prepare import set_serving, untouched, unwrapped
@@ -21,6 +23,7 @@ from farfield.graph._program import Program
 from farfield.graph._restrict import FREE, over_ellipsoid, real_size
 from farfield.graph._rules import RuleTable, last_uses, walk
 from farfield.graph._runnable import Runnable, as_module, copied
+from farfield.graph._saved import export_for_any_rows, result_names, write_program
 from farfield.graph._size import SymbolicSize
 from farfield.graph._state import ModelState
 from farfield.graph._unknown import OpaqueNodeError
@@ -65,6 +68,8 @@ __all__ = [
     "copied",
     "describe",
     "differs",
+    "example_inputs",
+    "export_for_any_rows",
     "export_model",
     "is_onnx",
     "last_uses",
@@ -79,10 +84,13 @@ __all__ = [
     "read_program",
     "real_size",
     "register_operator",
+    "result_names",
     "set_serving",
     "spread_rows",
     "unregister_operator",
     "untouched",
     "unwrapped",
     "walk",
+    "with_fixed_sizes",
+    "write_program",
 ]

@@ -18,6 +18,7 @@ from farfield.errors import FarfieldError, InvalidValueError, UnknownNameError
 from farfield.graph._archive import read_program
 from farfield.graph._export import export_model, exported_modules, lower_exported
 from farfield.graph._faithful import spread_rows
+from farfield.graph._fixed_sizes import with_fixed_sizes
 from farfield.graph._fold import fold
 from farfield.graph._lower import Lowering
 from farfield.graph._node import InputKind
@@ -29,6 +30,7 @@ from farfield.graph._size import SymbolicSize
 from farfield.graph._state import ModelState
 from farfield.graph._symbolic import trace_model
 from farfield.graph._unknown import OpaqueNodeError
+from farfield.graph._wrong_target import wrong_path
 from farfield.graph.onnx import OnnxModule, is_onnx, open_onnx, open_sizes, unknown_reason
 from farfield.graph.recognition import recognize
 
@@ -67,7 +69,8 @@ def capture(
         matter, unless the model's Python code branches on values: then export fails, and a program is
         returned that says so.
     dynamic_batch
-        Keep the first axis of every input open where the model allows it; such axes are symbols in shapes.
+        Keep the first axis of every input open where the model allows it; such axes are symbols in shapes. If not,
+        open axes of a program or a file get the example's sizes, and one row where there is no example.
     prefer
         The method tried first. Whatever fails, the next is tried: ``torch.export``, ``torch.fx``, and a
         program with one unknown node. ``program.capture`` says which it was, ``program.unseen`` what was
@@ -101,6 +104,8 @@ def capture(
     for kind in wanted.values():
         if kind not in get_args(InputKind):
             raise UnknownNameError("kind of input", kind, get_args(InputKind))
+    if isinstance(model, str | Path) and (said := wrong_path(model)) is not None:
+        raise CaptureError(said)
     if is_onnx(model):
         model, example_inputs = open_model(model, example_inputs, rows=2 if dynamic_batch else 1)
     elif isinstance(model, str | Path):
@@ -109,6 +114,9 @@ def capture(
     if isinstance(model, ExportedProgram):
         lowering, outputs = lower_exported(model, wanted)
         program = _program(lowering, outputs, "export", exported_modules(model), ())
+        if not dynamic_batch:
+            given = [leaf for leaf in tree_leaves(example_inputs) if isinstance(leaf, Tensor)]
+            program = with_fixed_sizes(program, given)
     else:
         args, kwargs = _arguments(_distinct(example_inputs))
         with prepared(model) as state:
@@ -297,6 +305,8 @@ def open_model(model: Any, example_inputs: Any = (), *, rows: int = 2) -> tuple[
     CaptureError
         If the file can't be read safely.
     """
+    if isinstance(model, str | Path) and (said := wrong_path(model)) is not None:
+        raise CaptureError(said)
     try:
         return open_onnx(model, example_inputs, rows=rows) if is_onnx(model) else (model, example_inputs)
     except UnsafeFileError as error:

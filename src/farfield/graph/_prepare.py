@@ -18,10 +18,11 @@ from torch.nn.modules import transformer
 from farfield.errors import InvalidValueError
 from farfield.graph._state import ModelState
 from farfield.graph._structure import opened
+from farfield.graph._wrong_target import instead_of
 
 __all__ = ["prepared", "quiet", "set_serving", "untouched", "unwrapped"]
 
-_TALKERS = ("torch._export", "torch.export", "torch.fx", "torch._dynamo", "torch._subclasses")
+_TALKERS = ("torch._export", "torch.onnx", "torch.export", "torch.fx", "torch._dynamo", "torch._subclasses")
 
 
 @contextmanager
@@ -141,8 +142,5 @@ def unwrapped(model: Any) -> nn.Module | ExportedProgram:
             return model
         model = inner
     if not isinstance(model, ExportedProgram):
-        raise InvalidValueError(
-            f"capture takes an nn.Module, an ExportedProgram or the path of a .pt2 or .onnx file, not "
-            f"{type(model).__name__}. Wrap a function in a module whose forward calls it."
-        )
+        raise InvalidValueError(instead_of(model))
     return model

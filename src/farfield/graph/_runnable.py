@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -15,6 +14,7 @@ from torch.export import ExportedProgram
 from farfield.errors import InvalidValueError
 from farfield.graph._archive import read_program
 from farfield.graph._prepare import unwrapped
+from farfield.graph._wrong_target import wrong_path
 from farfield.graph.onnx import is_onnx, read_onnx
 
 __all__ = ["Runnable", "as_module", "copied"]
@@ -30,12 +30,10 @@ def as_module(target: Runnable) -> nn.Module:
     Of ``torch.compile`` and ``DataParallel`` it is the module inside: what stands on the wrapper would not be seen.
     """
     if isinstance(target, str | os.PathLike):
+        if (said := wrong_path(target)) is not None:
+            raise InvalidValueError(said)
         if is_onnx(target):
             return read_onnx(target)
-        if Path(target).suffix != ".pt2":
-            raise InvalidValueError(
-                f"A file that can be run is an exported program, .pt2, or an .onnx file; got {os.fspath(target)!r}."
-            )
         target = read_program(target)
     if isinstance(target, torch.jit.ScriptModule):
         raise InvalidValueError(

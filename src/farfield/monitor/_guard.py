@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from farfield.calibration import (
     Batches,
     Call,
+    Columns,
     FeatureStatistics,
     UpperQuantile,
     argument_names,
     both_names,
     cap_axes,
+    entry_name,
     flat_rows,
     floating,
     map_call,
@@ -26,10 +28,19 @@ from farfield.calibration import (
     output_tensors,
     rows_of,
     run,
+    tensor_of,
 )
 from farfield.certify import Certificate, verify_certificate
-from farfield.errors import InvalidValueError, MissingExtraError
-from farfield.graph import OnnxModule, Runnable, as_module, copied, export_model, untouched
+from farfield.errors import InvalidValueError
+from farfield.graph import (
+    Runnable,
+    as_module,
+    copied,
+    export_for_any_rows,
+    result_names,
+    untouched,
+    write_program,
+)
 from farfield.monitor._limits import Excess, InputLimits, OutputLimits, scale_of
 from farfield.monitor._summary import GuardSummary
 
@@ -58,10 +69,11 @@ class Guard(nn.Module):
         fallback: Any,
         promised: tuple[Tensor, Tensor] | None,
         like: Call = ((), {}),
+        columns: Columns | None = None,
     ) -> None:
         super().__init__()
         self.model = model
-        self._like = like
+        self._like, self._columns = like, dict(columns or {})
         names = argument_names(model)
         self._called = {alias: name for name in limits for alias in both_names(name, names)}
         self.limits = nn.ModuleDict({f"input_{name}": limit for name, limit in limits.items()})
@@ -118,7 +130,7 @@ class Guard(nn.Module):
         given = self._typed(positional, named)
         found: list[Excess] = []
         for name, limit in self._pairs():
-            own = limit.explain(given[name], name)
+            own = limit.explain(given[name], partial(self._entry, name))
             found = (
                 [max(pair, key=lambda e: e.score) for pair in zip(found, own, strict=True)] if found else own
             )
@@ -127,7 +139,8 @@ class Guard(nn.Module):
         with torch.no_grad():
             answer = self.model(*self._args(given, positional), **self._kwargs(given, named))
         for number, (answered, leaf) in self._answers(output_leaves(answer)).items():
-            own = answered.explain(leaf, f"output {number}")
+            name = "output" if len(self.answers) == 1 else f"output_{number}"
+            own = answered.explain(leaf, partial(self._entry, name))
             found = [max(pair, key=lambda e: e.score) for pair in zip(found, own, strict=True)]
         return found
 
@@ -135,7 +148,7 @@ class Guard(nn.Module):
         """What has been counted since the last :meth:`reset`, in this process; exported copies don't count."""
         rows, outside, not_finite = self.counted.tolist()
         features = {
-            f"{name}[{k}]": int(number)
+            self._entry(name, *self._place(name, k)): int(number)
             for name, _ in self._pairs()
             for k, number in enumerate(self.get_buffer(f"outside_{name}").tolist())
             if number
@@ -161,29 +174,12 @@ class Guard(nn.Module):
         self.counting = False
         try:
             with torch.no_grad():
-                names = self._result_names(self(*args, **kwargs)[0])
+                names = result_names(self.model, self(*args, **kwargs)[0])
             score = "guard_score" if "score" in names else "score"
-            program = export_model(_with_names(self, args, kwargs), args, kwargs, dynamic_batch=True)
-            if place.suffix == ".pt2":
-                torch.export.save(program, place)
-                return
-            try:
-                made = torch.onnx.export(
-                    program, dynamo=True, output_names=[*names, score], verbose=False, external_data=False
-                )
-            except ImportError as error:  # torch.onnx says of itself which package is missing
-                raise MissingExtraError("Writing an .onnx file", "onnxscript", "onnx") from error
-            assert made is not None
-            made.save(place)
+            program = export_for_any_rows(_with_names(self, args, kwargs), args, kwargs)
+            write_program(program, place, names=[*names, score])
         finally:
             self.counting = counting
-
-    def _result_names(self, result: Any) -> list[str]:
-        if isinstance(result, Tensor):
-            return [self.model.output_names[0] if isinstance(self.model, OnnxModule) else "output"]
-        if isinstance(result, dict) and all(isinstance(v, Tensor) for v in result.values()):
-            return [str(name) for name in result]
-        return [f"output_{k}" for k, _ in enumerate(output_leaves(result))]
 
     # ------------------------------------------------------------------ how
 
@@ -198,8 +194,16 @@ class Guard(nn.Module):
                 raise InvalidValueError(
                     f"The guard was calibrated with an argument {name!r}, which is missing."
                 )
-            given[name] = limit.typed(given[name])
+            given[name] = limit.typed(tensor_of(given[name], limit.like.dtype, self._columns.get(name, ())))
         return given
+
+    def _entry(self, argument: str, *place: int) -> str:
+        return entry_name(argument, place, self._columns, argument_names(self.model))
+
+    def _place(self, argument: str, number: int) -> tuple[int, ...]:
+        """Indices in a row of a feature that is known by its number."""
+        shape = next(limit.row_shape for name, limit in self._pairs() if name == argument)
+        return tuple(int(i) for i in torch.unravel_index(torch.tensor(number), shape))
 
     def _args(self, given: dict[str, Any], positional: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(given[self._called.get(str(i), str(i))] for i in range(len(positional)))
@@ -350,7 +354,7 @@ def guard(
     limits = {name: InputLimits(seen[name], sizes[name], share, likes[name]) for name in seen}
     # A row of zeros, to export with: none of the calibration rows go into what is saved.
     like = map_call(batches.first(), lambda _, tensor: torch.zeros_like(tensor))
-    return Guard(serving, limits, outputs, on_outside, fallback, promised, like).eval()
+    return Guard(serving, limits, outputs, on_outside, fallback, promised, like, batches.columns).eval()
 
 
 def _featured(rows: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ _MARGIN = 1e-5
 class Excess:
     """Why a row is outside: ``what`` lies at ``value``, where ``low`` to ``high`` was seen.
 
-    ``what`` is a feature (``"0[3]"``, the fourth of the first argument), ``"size of 0"`` (no feature by itself, but
-    all together are too far from the middle) or an output (``"output 0[1]"``).
+    ``what`` is a feature (its column's name, or ``"x[:, 3]"``, the fourth of the argument ``x``), ``"size of x"`` (no
+    feature by itself, but all together are too far from the middle) or an output (``"output[:, 1]"``).
     """
 
     row: int
@@ -94,6 +94,7 @@ class InputLimits(ScoredRange):
     def __init__(self, seen: FeatureStatistics, sizes: UpperQuantile, keep: float, like: Tensor) -> None:
         super().__init__()
         self.axes, self.single = cap_axes(like), like.ndim == 1
+        self.row_shape = tuple(like.shape[1:])
         # Without entries: it says the type of the model's inputs, and follows .to() and .half().
         self.register_buffer("like", torch.empty(0, dtype=like.dtype), persistent=False)
         wide = torch.float32 if like.dtype.itemsize < 4 else like.dtype
@@ -151,17 +152,18 @@ class InputLimits(ScoredRange):
         size: Tensor = torch.linalg.vector_norm(away, 2, self.axes, dtype=wide).to(x.dtype)
         return size if size.ndim == 1 else flat_rows(size).amax(-1)
 
-    def explain(self, x: Tensor, name: str) -> list[Excess]:
-        """The largest excess of each row, and whose it is."""
+    def explain(self, x: Tensor, entry: Callable[..., str]) -> list[Excess]:
+        """The largest excess of each row, and whose it is; ``entry`` gives the name of an entry from its indices."""
         x = self.typed(x)
         each, together = self.excesses(x)
         x = self._featured(x)
         low, high = (end.expand(x.shape[1:]) for end in (self.low, self.high))
         found = []
-        for row, one in enumerate(_farthest(each, x, low, high, name)):
+        whole = (lambda *place: entry()) if self.single else entry
+        for row, one in enumerate(_farthest(each, x, low, high, whole)):
             if float(together[row]) > one.score:
                 size = float(together[row])
-                one = Excess(row, size, f"size of {name}", size * self.radius, 0.0, self.radius)
+                one = Excess(row, size, f"size of {entry()}", size * self.radius, 0.0, self.radius)
             found.append(one)
         return found
 
@@ -209,15 +211,15 @@ class OutputLimits(ScoredRange):
             score = torch.where(flat_rows(kept).all(-1), score, MOST)
         return _up_to_most(score, flat_rows(_broken(value)).any(-1))
 
-    def explain(self, value: Tensor, name: str) -> list[Excess]:
-        """The entry that lies farthest outside, for each row."""
+    def explain(self, value: Tensor, entry: Callable[..., str]) -> list[Excess]:
+        """The entry that lies farthest outside, for each row; ``entry`` gives its name from its indices."""
         value = _wide(value)
         each = _up_to_most(_told(self.excess(value)), _broken(value))
         low, high = (end.expand(value.shape[1:]) for end in (self.low, self.high))
-        return _farthest(flat_rows(each), value, low, high, name)
+        return _farthest(flat_rows(each), value, low, high, entry)
 
 
-def _farthest(each: Tensor, x: Tensor, low: Tensor, high: Tensor, name: str) -> list[Excess]:
+def _farthest(each: Tensor, x: Tensor, low: Tensor, high: Tensor, entry: Callable[..., str]) -> list[Excess]:
     """Of each row the feature with the largest excess."""
     if not len(x):
         return []
@@ -225,8 +227,7 @@ def _farthest(each: Tensor, x: Tensor, low: Tensor, high: Tensor, name: str) -> 
     low, high, rows = low.reshape(-1), high.reshape(-1), flat_rows(x)
     found = []
     for row, k in enumerate(where.tolist()):
-        place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(k), x.shape[1:]))
-        what = f"{name}[{place}]" if place else name
+        what = entry(*(int(i) for i in torch.unravel_index(torch.tensor(k), x.shape[1:])))
         found.append(
             Excess(row, float(largest[row]), what, float(rows[row, k]), float(low[k]), float(high[k]))
         )

@@ -22,14 +22,15 @@ class GuardSummary:
     not_finite
         Rows with NaN or infinity in their inputs.
     features
-        Feature → rows in which it was outside its own range; features that never were are left out.
+        Feature (its column's name, or ``x[:, 2]``) → rows in which it was outside its own range; features that never
+        were are left out.
 
     Examples
     --------
-    >>> one = GuardSummary(100, 3, 7.5, 0, {"0[2]": 3})
-    >>> both = one + GuardSummary(50, 1, 9.0, 0, {"0[2]": 1})
+    >>> one = GuardSummary(100, 3, 7.5, 0, {"x[:, 2]": 3})
+    >>> both = one + GuardSummary(50, 1, 9.0, 0, {"x[:, 2]": 1})
     >>> both.rows, both.outside, both.worst, both.features
-    (150, 4, 9.0, {'0[2]': 4})
+    (150, 4, 9.0, {'x[:, 2]': 4})
     """
 
     rows: int = 0

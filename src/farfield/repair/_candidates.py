@@ -23,7 +23,8 @@ from farfield.calibration import (
 from farfield.errors import FarfieldError, InvalidValueError
 from farfield.graph import set_serving, untouched
 from farfield.repair._protections import observe_inputs
-from farfield.repair._repair import Method, Repair, repair
+from farfield.repair._repair import Method, repair
+from farfield.repair._result import Repair
 
 __all__ = ["Candidate", "Candidates", "compare_repairs"]
 

@@ -123,7 +123,7 @@ def far_rows(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[Far
             broken = tensor.clone()
             broken[:, feature] = mean[feature] + BROKEN * deviation[feature]
             changed = map_call(call, partial(_replaced, name=name, value=broken))
-            label = str(feature) if len(floating(call)) == 1 else f"{name}[{feature}]"
+            label = batches.entry(name, feature)
             found.append(FarRow(1.0, label, *(_largest(m, changed) for m in (before, after))))
     return tuple(found)
 

@@ -79,11 +79,13 @@ def curves(before: nn.Module, after: nn.Module, batches: Batches) -> tuple[Compa
         found.append(ComparedCurve(f"row {row}", "ray", _numbers(scales), was, now, (0.1, 1.0)))
     wide = max(given, key=lambda name: given[name].shape[-1])
     if given[wide].ndim == 2:
-        found += _swept(before, after, call, wide)
+        found += _swept(before, after, call, wide, batches)
     return tuple(found)
 
 
-def _swept(before: nn.Module, after: nn.Module, call: Any, name: int | str) -> list[ComparedCurve]:
+def _swept(
+    before: nn.Module, after: nn.Module, call: Any, name: int | str, batches: Batches
+) -> list[ComparedCurve]:
     rows = floating(call)[name]
     mean, deviation = rows.mean(0), rows.std(0)
     steps = torch.linspace(-SWEEP_DEVIATIONS, SWEEP_DEVIATIONS, SWEEP_POINTS)
@@ -102,7 +104,7 @@ def _swept(before: nn.Module, after: nn.Module, call: Any, name: int | str) -> l
         was, now = (_first(model, map_call(call, moved)) for model in (before, after))
         away = (rows[:, feature] - mean[feature]) / deviation[feature]
         seen = (float(away.min()), float(away.max()))
-        found.append(ComparedCurve(f"feature {feature}", "feature", _numbers(steps), was, now, seen))
+        found.append(ComparedCurve(batches.entry(name, feature), "feature", _numbers(steps), was, now, seen))
     return found
 
 

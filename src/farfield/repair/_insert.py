@@ -1,10 +1,11 @@
-"""Protections put into a copy of a model: an instance of its class, same weights under the same names. A program is rewritten."""
+"""Protections put into a copy of a model: of its class, the same weights, the same names. A program is rewritten."""
 
 from __future__ import annotations
 
 import copy
 import copyreg
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from torch import Tensor, fx, nn
 
 from farfield.calibration import argument_names, both_names, map_leaves
 from farfield.graph import copied
+from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._program import insert_calls, remove_calls
 
-__all__ = ["PREFIX", "Insertion", "inserted_into", "without_insertions"]
+__all__ = ["OPTIONS", "PREFIX", "Inserted", "Insertion", "inserted_into", "without_insertions"]
 
 PREFIX = "farfield_repair"
 """Name of the submodule that holds what was inserted."""
@@ -52,8 +54,42 @@ class Insertion:
         return f"{type(self.module).__name__} {where} {self.at}"
 
 
+OPTIONS: Mapping[type[nn.Module], tuple[str, ...]] = {
+    FeatureClamp: ("flat", "end", "soft"),
+    NormCap: ("axes", "soft"),
+    RangeHead: ("knee",),
+    nn.LayerNorm: ("normalized_shape", "eps"),
+}
+"""What a protection is made with besides the tensors in its state dict."""
+
+
 class Inserted(nn.ModuleDict):
-    """The protections of a repaired model; called by a container that calls its children in turn, the identity."""
+    """The protections of a repaired model; called by a container that calls its children in turn, the identity.
+
+    Their settings go into the metadata of every state dict, so that :func:`farfield.repair.restore` finds them in
+    whatever checkpoint the model ends up in.
+    """
+
+    def __init__(self, insertions: Sequence[Insertion] = ()) -> None:
+        super().__init__()
+        self.update({i.key: copy.deepcopy(i.module) for i in insertions})
+        self.settings = json.dumps(
+            [
+                {
+                    "place": i.place,
+                    "at": i.at,
+                    "kind": type(i.module).__name__,
+                    "key": i.key,
+                    "options": {name: getattr(i.module, name) for name in OPTIONS.get(type(i.module), ())},
+                }
+                for i in insertions
+            ]
+        )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["insertions"] = self.settings
 
     def forward(self, value: Any) -> Any:
         """What came in."""
@@ -151,15 +187,13 @@ def _empty(kind: type[nn.Module]) -> nn.Module:
 def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Module:
     """A deep copy of the model with the protections in place; the model given is not touched."""
     made = without_insertions(model)
-    holder = Inserted()
+    holder = Inserted(insertions)
     inputs: dict[str, list[nn.Module]] = {}
     outputs: dict[str, dict[int, list[nn.Module]]] = {}
     for insertion in insertions:
-        module = copy.deepcopy(insertion.module)
-        module.__module__ = (
-            "torch.nn.farfield"  # of this object alone: by it torch.fx knows what it need not enter
-        )
-        holder[insertion.key] = module
+        module = holder[insertion.key]
+        # Of this object alone: by it torch.fx knows what it need not enter.
+        module.__module__ = "torch.nn.farfield"
         if insertion.place == "input":
             inputs.setdefault(insertion.at, []).append(module)
         elif insertion.place == "hidden":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +26,46 @@ from farfield.errors import InvalidValueError
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._insert import Insertion
 
-__all__ = ["DEVIATIONS", "Observed", "feature_insertions", "observe", "range_insertions"]
+__all__ = [
+    "DEVIATIONS",
+    "Observed",
+    "feature_insertions",
+    "observe",
+    "range_insertions",
+    "require_rows",
+    "warn_of_few_rows",
+]
 
 DEVIATIONS = 5.0
 """A feature is trusted to this many standard deviations, or to what was seen where that is wider."""
 _MARGIN = 1e-5
 """Limits lie outside what was met by this much of it: a batch of another size rounds differently."""
+
+
+FEWEST_ROWS = 8
+"""Fewer rows are an example of what a model takes, and show no spread."""
+
+
+def require_rows(batches: Batches) -> None:
+    """Raise where there are too few rows to learn limits from: the repaired model would be a constant, or nearly."""
+    count = batches.count(FEWEST_ROWS)
+    if count < FEWEST_ROWS:
+        raise InvalidValueError(
+            f"Limits are learned from what rows show, and there {'is' if count == 1 else 'are'} {count} "
+            f"row{'' if count == 1 else 's'}: with fewer than {FEWEST_ROWS} the model would be held to these few "
+            "answers. Pass the rows it was trained on, or a few hundred of them."
+        )
+
+
+def warn_of_few_rows(rows: int, keep: float) -> None:
+    """Warn where the share to keep is all of the rows: the limit is then the largest row, not a quantile."""
+    needed = math.ceil(1.0 / (1.0 - keep) - 1e-9) if keep < 1.0 else 0
+    if rows < needed:
+        warnings.warn(
+            f"There are {rows} rows, and the limit that {keep:.4g} of them keep needs {needed} to leave one out: the "
+            "largest row is the limit now. Pass more rows for limits that hold for the next ones too.",
+            stacklevel=3,
+        )
 
 
 def observe_inputs(batches: Batches) -> tuple[dict[str, FeatureStatistics], int]:

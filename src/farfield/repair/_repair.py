@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import io
+import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
 
-from farfield._budget import Budget
 from farfield.audit import Audit, audit
-from farfield.calibration import Batches, Call, UpperQuantile, cap_axes, floating, output_tensors, run
+from farfield.calibration import (
+    Batches,
+    Call,
+    UpperQuantile,
+    both_names,
+    cap_axes,
+    floating,
+    output_tensors,
+    run,
+)
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import Runnable, as_module, copied, export_model, set_serving, untouched
+from farfield.graph import Runnable, as_module, set_serving, untouched
 from farfield.growth import Status, analyze
-from farfield.nn import FeatureClamp, NormCap, RangeHead
-from farfield.repair._change import BROKEN, Change, FarRow, far_rows, measure_change
-from farfield.repair._curves import ComparedCurve, SizeHistogram, curves, size_histogram
+from farfield.nn import NormCap
+from farfield.repair._change import Change, far_rows, measure_change
+from farfield.repair._curves import curves, size_histogram
 from farfield.repair._distill import distilled_norm
 from farfield.repair._insert import Insertion, inserted_into, without_insertions
-from farfield.repair._onnx import save_onnx
 from farfield.repair._places import hidden_cut
-from farfield.repair._program import place_path, with_places, without_places
+from farfield.repair._program import place_path, with_places
 from farfield.repair._protections import (
     cap_insertion,
     feature_insertions,
@@ -32,9 +38,12 @@ from farfield.repair._protections import (
     observe,
     observe_inputs,
     range_insertions,
+    require_rows,
+    warn_of_few_rows,
 )
+from farfield.repair._result import Repair
 
-__all__ = ["Method", "Repair", "RepairError", "repair"]
+__all__ = ["Method", "RepairError", "repair"]
 
 Method: TypeAlias = Literal["auto", "features", "cap", "range", "soft", "norm"]
 _METHODS = ("auto", "features", "cap", "range", "soft", "norm")
@@ -45,176 +54,6 @@ class RepairError(FarfieldError, RuntimeError):
     """A model can't be repaired as asked; the message gives the numbers and what to try."""
 
 
-@dataclass(frozen=True)
-class Repair:
-    """A repaired model and what the repair did.
-
-    Parameters
-    ----------
-    model
-        A new module, an instance of the class of the old one. Every old key of ``state_dict`` is there with its old value (except after
-        ``method="norm"``, which trains); inserted buffers have the prefix ``farfield_repair``.
-    inserted
-        What was put where, in the order of computation; empty if the model was bounded already.
-    before, after
-        Audits.
-    change
-        What changed on the calibration rows.
-    far
-        Outputs before and after, far from the rows and with each single feature broken.
-    example
-        The first calibration row, as the model is called.
-    curves
-        Both models along rays and with each feature swept alone.
-    sizes
-        How large the rows were where a cap stands.
-    """
-
-    model: nn.Module
-    inserted: tuple[Insertion, ...]
-    before: Audit
-    after: Audit
-    change: Change
-    far: tuple[FarRow, ...]
-    method: str
-    keep: float
-    example: Call = field(repr=False)
-    curves: tuple[ComparedCurve, ...] = field(default=(), repr=False)
-    sizes: tuple[SizeHistogram, ...] = field(default=(), repr=False)
-
-    def undo(self) -> nn.Module:
-        """The model as it was, as a copy."""
-        return without_places(without_insertions(self.model))
-
-    def certificate(self, time_budget: float | Budget = 60.0, **options: Any) -> Any:
-        """Bounds of the repaired model for every input; see :func:`farfield.certify`."""
-        from farfield.certify import certify
-
-        return certify(self.model, self._arguments(), time_budget=time_budget, **options)
-
-    def save(self, path: str | Path) -> None:
-        """Write the repaired model: ``.pt2`` (the whole program), ``.safetensors`` or ``.pt`` (its state dict).
-
-        A model that was read from an ``.onnx`` file is also written to one: the original graph with the protections
-        as standard operators, everything else byte for byte as it was.
-        """
-        place = Path(path)
-        if place.suffix == ".pt2":
-            serving = copied(self.model).eval()
-            # By way of memory: on a full disk torch's own writer ends the process.
-            torch.export.save(export_model(serving, *self.example, dynamic_batch=True), made := io.BytesIO())
-            place.write_bytes(made.getbuffer())
-        elif place.suffix == ".onnx":
-            save_onnx(self.undo().eval(), self.inserted, self.example, place)
-        elif place.suffix == ".safetensors":
-            from farfield.errors import MissingExtraError
-
-            try:
-                from safetensors.torch import save_model
-            except ImportError as error:
-                raise MissingExtraError("Writing safetensors", "safetensors", "certify") from error
-            save_model(self.model, str(place))
-        elif place.suffix in (".pt", ".pth"):
-            torch.save(self.model.state_dict(), made := io.BytesIO())
-            place.write_bytes(made.getbuffer())
-        else:
-            raise InvalidValueError(
-                f"A repaired model is written to .pt2, .onnx, .safetensors or .pt, not {place.suffix!r}."
-            )
-
-    def patch(self) -> str:
-        """The lines a person would write to get the same, with the numbers."""
-        lines = ["import torch", "from farfield.nn import FeatureClamp, NormCap, RangeHead", ""]
-        for insertion in self.inserted:
-            where = {
-                "input": f"# on argument {insertion.at}, before anything else",
-                "hidden": f"# on what {insertion.at!r} returns",
-                "output": f"# on output {insertion.at}, last of all",
-            }[insertion.place]
-            lines += [where, f"{insertion.key} = {_source(insertion.module)}"]
-        return "\n".join(lines) + "\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "method": self.method,
-            "keep": self.keep,
-            "before": self.before.verdict.name,
-            "after": self.after.verdict.name,
-            "inserted": [{"place": i.place, "at": i.at, "module": repr(i.module)} for i in self.inserted],
-            "change": self.change.to_dict(),
-            "far": [row.to_dict() for row in self.far],
-            "curves": [curve.to_dict() for curve in self.curves],
-            "sizes": [histogram.to_dict() for histogram in self.sizes],
-            "said": str(self).splitlines(),
-            "patch": self.patch(),
-        }
-
-    def to_html(self, *, name: str = "", certificate: Any = None) -> str:
-        """One page: what was wrong, what was put where, both models beside each other; loads nothing.
-
-        ``certificate`` (from :meth:`certificate`) adds the proved bounds.
-        """
-        from farfield.report import render_repair
-
-        proved = certificate.to_dict() if certificate is not None else None
-        return render_repair(self.to_dict(), name=name or type(self.model).__name__, certificate=proved)
-
-    def _repr_html_(self) -> str:
-        from farfield.report import repair_summary
-
-        return repair_summary(self.to_dict())
-
-    def plot(self, *, ax: Any = None) -> Any:
-        """Draw both models along rays through rows, the range of the rows shaded; needs ``farfield[plot]``.
-
-        On the matplotlib axes ``ax``, or those of a new figure; they are returned.
-        """
-        from farfield.report import plot_repair
-
-        return plot_repair(self.to_dict(), ax=ax)
-
-    def _arguments(self) -> Any:
-        args, kwargs = self.example
-        return kwargs or args
-
-    def __str__(self) -> str:
-        if not self.inserted:
-            return (
-                "Nothing was inserted: the model is bounded already, for every input. "
-                "farfield.certify(model, inputs) gives the numbers."
-            )
-        words = [f"{self.before.verdict.name} → {self.after.verdict.name}."]
-        paths = [v.paths[0] for v in self.before.report.verdicts if v.input is None and v.paths]
-        if paths:
-            words.append(f"Before: the output grows without limit along {paths[0]}.")
-        words.append("Inserted: " + "; ".join(_described(i) for i in self.inserted) + ".")
-        if self.method in ("auto", "soft") and not any(isinstance(i.module, NormCap) for i in self.inserted):
-            words.append(
-                "No cap was inserted: no submodules with at least three features lie on every path from input to "
-                "output. To cap an operation instead, repair torch.export.export(model, inputs)."
-            )
-        words.append(str(self.change))
-        heads = [i.module for i in self.inserted if isinstance(i.module, RangeHead)]
-        if heads and isinstance(heads[0].low, Tensor):
-            low, high = min(float(h.low.min()) for h in heads), max(float(h.high.max()) for h in heads)
-            words.append(f"For every input the output now stays in [{low:.4g}, {high:.4g}].")
-        worst = [row for row in self.far if row.feature is None]
-        if worst:
-            row = worst[-1]
-            was = f"the largest |output| was {row.before:.3g} and is now {row.after:.3g}"
-            words.append(f"With the rows times {row.scale:.0e}, {was}.")
-        broken = [row for row in self.far if row.feature is not None]
-        if broken:
-            row = max(broken, key=lambda r: r.before)
-            words.append(
-                f"With feature {row.feature} at {BROKEN:g} standard deviations, it was {row.before:.3g} and is now "
-                f"{row.after:.3g}."
-            )
-        words.append("Proved for every real input. A bound is not a claim of accuracy.")
-        return "\n".join(words)
-
-
 def repair(
     model: Runnable,
     data: Any,
@@ -223,6 +62,7 @@ def repair(
     at: str | Sequence[str] = "auto",
     keep: float = 0.99,
     rollout: bool = False,
+    state: str | None = None,
     even_if_bounded: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Repair:
@@ -242,8 +82,9 @@ def repair(
         ``.pt2`` or ``.onnx`` file, which is read without running anything in it: protections stand between its
         operations.
     data
-        Calibration rows: a tensor, an array or table, a tuple or dictionary of them, a DataLoader or any iterable of
-        batches that can be iterated again. Streamed, never held; labels in a batch are left out.
+        Calibration rows, eight at least and better some hundreds: a tensor, an array or table, a tuple or dictionary
+        of them, a dictionary of columns, the path of a file of rows, a DataLoader or any iterable of batches that can
+        be iterated again. Streamed, never held; labels in a batch are left out. Names of columns are kept.
     method
         ``"auto"``; one of the three by name (``"features"``, ``"cap"``, ``"range"``); ``"soft"``, all three without
         kinks; or ``"norm"``: a LayerNorm behind the first hidden layer, fitted and distilled from the old model on
@@ -256,8 +97,12 @@ def repair(
     rollout
         The output is the next input (a simulator's step): cap and range go on the state that is fed back, since a
         bounded correction of a state still drifts.
+    state
+        Of a step with several arguments (controls, forcings), the name or position of the one that is fed back; the
+        others are protected as features. Means ``rollout=True``; by default the step has one real-valued argument.
     even_if_bounded
-        Repair a model that is bounded already, for example because its bound is useless.
+        Repair a model that is bounded already: because its bound is useless, or because what bounds it stands at the
+        end (the tanh of an actor) and its inputs deserve protection.
     progress
         Called with (done, total) while ``method="norm"`` trains.
 
@@ -277,19 +122,21 @@ def repair(
         raise InvalidValueError(f"method is one of {', '.join(_METHODS)}, got {method!r}.")
     if not 0.0 < keep <= 1.0:
         raise InvalidValueError(f"keep is a share of the rows, in (0, 1], got {keep!r}.")
+    rollout = rollout or state is not None
     model = as_module(model)
     batches = Batches(data, model)
     example = batches.first()
-    modes = {name: module.training for name, module in model.named_modules()}
     serving = without_insertions(model)
     set_serving(serving)
     arguments = example[1] or example[0]
     before = audit(serving, arguments, rays=0)
     with untouched(serving):
         Batches(data, serving).check()
+        _check_that_it_is_no_draw(serving, batches)
     if before.verdict is Status.BOUNDED and not even_if_bounded:
         change = measure_change(serving, serving, batches)
-        return Repair(copied(model), (), before, before, change, (), method, keep, example)
+        return Repair(serving, (), before, before, change, (), method, keep, example, columns=batches.columns)
+    require_rows(batches)
     sizes: Mapping[str, UpperQuantile] = {}
     paths: tuple[str, ...] = ()
     if method in ("auto", "soft", "cap", "norm") and not rollout:
@@ -299,7 +146,8 @@ def repair(
             made, insertions = distilled_norm(serving, batches, paths, progress=progress)
             change = measure_change(serving, made, batches)
     else:
-        insertions, sizes = _insertions(serving, batches, example, method, paths, keep, rollout)
+        fed_back = (state or "") if rollout else None
+        insertions, sizes = _insertions(serving, batches, example, method, paths, keep, fed_back)
         made, change = _kept(serving, insertions, batches, keep)
     after = audit(made, arguments, rays=0)
     _check(after, change, keep, method)
@@ -307,9 +155,26 @@ def repair(
         far, drawn = far_rows(serving, made, batches), curves(serving, made, batches)
     radii = {i.at: float(i.module.radius) for i in insertions if isinstance(i.module, NormCap)}
     histograms = tuple(size_histogram(at, seen, radii[at]) for at, seen in sizes.items() if at in radii)
-    for name, module in made.named_modules():
-        module.training = modes.get(name, model.training)
-    return Repair(made, insertions, before, after, change, far, method, keep, example, drawn, histograms)
+    if method != "norm":
+        warn_of_few_rows(change.rows, keep)
+    parts = (insertions, before, after, change, far, method, keep, example, drawn, histograms)
+    return Repair(made, *parts, columns=batches.columns)
+
+
+def _check_that_it_is_no_draw(model: nn.Module, batches: Batches) -> None:
+    """Raise where two calls on the same rows differ: no row of such a model is unchanged, whatever is put in."""
+    call = batches.some()
+    first, second = (output_tensors(run(model, call)) for _ in range(2))
+    if all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
+        return
+    switch = "deterministic" in inspect.signature(model.forward).parameters
+    name = batches.arguments[0] if batches.arguments else "x"
+    how = (
+        f"Pass data={{{name!r}: rows, 'deterministic': True}} to take its mean."
+        if switch
+        else "Repair the part that gives the mean, or a module whose forward returns it."
+    )
+    raise InvalidValueError(f"The model draws random numbers: two calls on the same rows differ. {how}")
 
 
 def _insertions(
@@ -319,7 +184,7 @@ def _insertions(
     method: str,
     paths: tuple[str, ...],
     keep: float,
-    rollout: bool,
+    fed_back: str | None,
 ) -> tuple[tuple[Insertion, ...], Mapping[str, UpperQuantile]]:
     soft = method == "soft"
     everything = method in ("auto", "soft")
@@ -329,8 +194,8 @@ def _insertions(
         dtypes = {str(name): tensor.dtype for name, tensor in floating(example).items()}
         features = feature_insertions(seen, dtypes, soft=soft)
     guarded = inserted_into(model, tuple(features))
-    if rollout:
-        state, sizes = _state(guarded, batches, keep, soft)
+    if fed_back is not None:
+        state, sizes = _state(guarded, batches, keep, soft, fed_back)
         return (*features, *state), {"0": sizes}
     observed = observe(guarded, batches, paths)
     caps = []
@@ -345,16 +210,27 @@ def _insertions(
 
 
 def _state(
-    model: nn.Module, batches: Batches, keep: float, soft: bool
+    model: nn.Module, batches: Batches, keep: float, soft: bool, fed_back: str
 ) -> tuple[list[Insertion], UpperQuantile]:
     """Cap and range on the state that a step gives: sizes are taken from the mean state, in deviations."""
     args, kwargs = batches.first()
     outputs = output_tensors(run(model, (args, kwargs)))
-    (state,) = floating((args, kwargs)).values() if len(floating((args, kwargs))) == 1 else (None,)
-    if state is None or len(outputs) != 1 or outputs[0].shape != state.shape:
+    real = {str(name): tensor for name, tensor in floating((args, kwargs)).items()}
+    known = [name for name in (both_names(fed_back, batches.arguments) if fed_back else real) if name in real]
+    if len(known) != 1:
+        names = ", ".join(batches.entry(name) for name in real)
         raise InvalidValueError(
-            "rollout=True is for a step whose one output is its next input, of the same shape."
+            f"A step feeds one of its arguments back, and it has {names or 'no real-valued ones'}: name it with "
+            "state=. The others are protected as features."
         )
+    state = real[known[0]]
+    if len(outputs) != 1 or outputs[0].shape != state.shape:
+        given = ", ".join(str(list(output.shape)) for output in outputs)
+        raise InvalidValueError(
+            f"A step returns the next state, of the state's own shape: {batches.entry(known[0])} is "
+            f"{list(state.shape)} and the model returns {given or 'no tensor'}."
+        )
+    _warn_of_a_difference(model, batches, known[0])
     observed = observe(model, batches, ())
     seen = observed.outputs[0]
     center, deviation = seen.mean, seen.deviation.clamp_min(1e-12)
@@ -374,6 +250,21 @@ def _state(
     )
     ranges = range_insertions(observed.outputs, observed.dtypes, soft=soft)
     return [Insertion("output", "0", cap), *ranges], sizes
+
+
+def _warn_of_a_difference(model: nn.Module, batches: Batches, name: str) -> None:
+    """Warn where what the model returns lies about 0 and far from the state: a difference that is added to it."""
+    call = batches.some()
+    (given,) = (tensor.double() for key, tensor in floating(call).items() if str(key) == name)
+    (output,) = (tensor.double() for tensor in output_tensors(run(model, call)))
+    close = (output - given).square().mean()
+    if len(given) >= 8 and output.square().mean() < 0.05 * given.square().mean() < 0.1 * close:
+        warnings.warn(
+            "What the model returns is much smaller than its state, as a difference is that is added to it: a "
+            "bounded difference still drifts. If it is one, repair a module whose forward returns the next state, "
+            f"{batches.entry(name)} + model({batches.entry(name)}).",
+            stacklevel=5,
+        )
 
 
 def _cut(model: nn.Module, arguments: Any, at: str | Sequence[str]) -> tuple[nn.Module, tuple[str, ...]]:
@@ -468,29 +359,3 @@ def _check(after: Audit, change: Change, keep: float, method: str) -> None:
             f"The repaired model keeps {change.variance_kept:.1%} of the output's variance on the rows, which "
             "makes it of little use. Choose other places with at=, or method='range'."
         )
-
-
-def _described(insertion: Insertion) -> str:
-    module = insertion.module
-    if isinstance(module, FeatureClamp):
-        return f"{insertion} ({module.low.numel()} features)"
-    if isinstance(module, NormCap):
-        return f"{insertion} (size at most {float(module.radius):.4g})"
-    return str(insertion)
-
-
-def _source(module: nn.Module) -> str:
-    def numbers(tensor: Tensor) -> str:
-        return f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype})"
-
-    if isinstance(module, FeatureClamp):
-        options = f"center={numbers(module.center)}, flat={module.flat}, end={module.end}, soft={module.soft}"
-        return f"FeatureClamp({numbers(module.low)}, {numbers(module.high)}, {options})"
-    if isinstance(module, NormCap):
-        parts = f"center={numbers(module.center)}, weight={numbers(module.weight)}"
-        return f"NormCap({float(module.radius)!r}, {parts}, axes={module.axes}, soft={module.soft})"
-    if isinstance(module, RangeHead):
-        return f"RangeHead({numbers(module.low)}, {numbers(module.high)}, knee={module.knee})"
-    return (
-        f"torch.nn.{module!r}  # its weights are trained with the model's: load them from the repaired model"
-    )

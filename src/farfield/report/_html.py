@@ -298,7 +298,7 @@ def _verdicts(audit: AuditData) -> list[dict[str, Any]]:
 
 def _row_reason(audit: AuditData, verdict: Mapping[str, Any]) -> str:
     if verdict["witness"] is not None:
-        return witness_text(verdict["witness"])
+        return witness_text(verdict["witness"], audit["subject"].get("columns"))
     if verdict["reason"] is not None:
         node = next((n for n in audit["graph"]["nodes"] if n["name"] == verdict["reason"]["node"]), None)
         text = verdict["reason"]["text"]
@@ -323,7 +323,7 @@ def _proofs(audit: AuditData) -> list[dict[str, Any]]:
             directions.append((name, text + (f", … ({size:,} entries)" if size > _SHOWN else ""), size))
         exact = witness["method"] == "jet"
         proofs.append({
-            "says": witness_text(witness),
+            "says": witness_text(witness, audit["subject"].get("columns")),
             "exact": exact,
             "ratio": _ratio_words(witness),
             "evaluated": witness["evaluated"],

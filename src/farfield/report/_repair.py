@@ -115,7 +115,7 @@ def _facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _far(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    where = f"{row['scale']:g} times as far" if row["feature"] is None else f"feature {row['feature']}"
+    where = f"{row['scale']:g} times as far" if row["feature"] is None else row["feature"]
     return where, number(float(row["before"])), number(float(row["after"]))
 
 

@@ -25,7 +25,8 @@ def render_sarif(audit: dict[str, Any]) -> dict[str, Any]:
 
     Every finding is a result of its rule. A rule that could not decide gives a result of kind ``open``, so that
     UNKNOWN is never an empty log. Where a finding has no source line (an output has none), the line of the nearest
-    operation before it is given, and said to be that: code-scanning services refuse results without a file.
+    operation before it is given, and said to be that; without any, the file that was audited: code-scanning services
+    refuse results without a file.
 
     Parameters
     ----------
@@ -144,6 +145,11 @@ def _location(audit: AuditData, place: Mapping[str, Any]) -> dict[str, Any]:
         location["physicalLocation"] = {
             "artifactLocation": {"uri": _uri(file)},
             "region": {"startLine": line},
+        }
+    elif audit["subject"].get("file"):
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": _uri(audit["subject"]["file"])},
+            "region": {"startLine": 1},
         }
     if near is not None:
         location["message"] = {"text": f"The nearest operation with a known line: {near}."}

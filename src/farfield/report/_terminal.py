@@ -235,6 +235,8 @@ def _per_output(audit: AuditData) -> list[str]:
 def _rules(audit: AuditData) -> str:
     words = ("failed", "passed", "not applicable", "unknown")
     outcomes = [r["outcome"] for r in audit["rules"]]
-    text = ", ".join(f"{outcomes.count(word)} {word}" for word in words)
+    # A bounded model has failed nothing: what is left is to be looked at.
+    said = {"failed": "to look at" if audit["verdict"] == "BOUNDED" else "failed"}
+    text = ", ".join(f"{outcomes.count(word)} {said.get(word, word)}" for word in words)
     open_rules = [r["code"] for r in audit["rules"] if r["outcome"] == "unknown"]
     return text + (f" ({listed(open_rules, 5)})" if open_rules else "")

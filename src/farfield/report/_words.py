@@ -274,11 +274,27 @@ def headline_verdict(audit: AuditData) -> Mapping[str, Any] | None:
     return next((v for v in joint_verdicts(audit) if v["status"] == wanted), None)
 
 
-def witness_text(witness: Mapping[str, Any]) -> str:
-    """What a witness proves: which entry grows how fast, and along what."""
+def witness_text(witness: Mapping[str, Any], columns: Mapping[str, Sequence[str]] | None = None) -> str:
+    """What a witness proves: which entry grows how fast, and along what; of columns with names, mostly which."""
     index = ", ".join(str(i) for i in witness["index"])
     entry = f"{witness['output']}[{index}]" if index else witness["output"]
-    return f"{entry} grows {_rate(witness)} along one direction of {listed(list(witness['directions']))}"
+    along = f"along one direction of {listed(list(witness['directions']))}"
+    named = [name for argument, own in (columns or {}).items() for name in _mostly(witness, argument, own)]
+    return f"{entry} grows {_rate(witness)} {along}" + (f" (mostly {listed(named, 3)})" if named else "")
+
+
+def _mostly(witness: Mapping[str, Any], argument: str, columns: Sequence[str]) -> list[str]:
+    """The columns that have a quarter of the direction's square length or more, the longest first."""
+    sizes = witness["directions"].get(argument)
+    while isinstance(sizes, Sequence) and len(sizes) == 1 and isinstance(sizes[0], Sequence):
+        (sizes,) = sizes
+    if not isinstance(sizes, Sequence) or len(sizes) != len(columns):
+        return []
+    if not all(isinstance(size, int | float) for size in sizes):
+        return []
+    whole = sum(size * size for size in sizes)
+    order = sorted(range(len(sizes)), key=lambda k: -abs(sizes[k]))
+    return [columns[k] for k in order if sizes[k] * sizes[k] >= 0.25 * whole > 0.0]
 
 
 def _rate(witness: Mapping[str, Any]) -> str:
@@ -304,7 +320,7 @@ def why(audit: AuditData) -> str:
         witness = verdict["witness"]
         radii = [e["radius"] for e in witness["evidence"]]
         until = f", confirmed by evaluating it up to λ = {power_of_ten(max(radii))}" if radii else ""
-        return f"{witness_text(witness)}{until}.{more}"
+        return f"{witness_text(witness, audit['subject'].get('columns'))}{until}.{more}"
     reason = verdict["reason"] or {"node": "", "text": "no reason was recorded"}
     at = _at(audit, reason["node"])
     text = reason["text"]

@@ -31,7 +31,7 @@ from farfield.certify.checker._ranges import Ranges
 from farfield.certify.checker._said import Verification, check_said
 from farfield.certify.checker._softmax import DIFFERENCES, difference_program, probability_bound
 from farfield.certify.checker._values import CertificateError, Span
-from farfield.graph import Program, capture
+from farfield.graph import Program, capture, example_inputs
 
 __all__ = ["check_program", "proof_reader", "read_certificate", "uncheckable", "verify_certificate"]
 
@@ -87,6 +87,7 @@ def read_certificate(model: Any, certificate: Any, inputs: Any = None) -> tuple[
                 f"The model does not run on the certificate's input_shape: {error}"
             ) from error
     else:
+        inputs, _ = example_inputs(model, inputs)
         row = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) and leaf.ndim else leaf, inputs)
         program = capture(model, tuple(row) if isinstance(row, list) else row, dynamic_batch=False)
     return program, data

@@ -131,6 +131,8 @@ class OnnxModule(nn.Module):
         self.path, self._stamp, self.opset = str(file.path), file.stamp, file.opsets.get("", 1)
         self.input_specs, self.output_names = file.inputs, tuple(v.name for v in file.outputs)
         self.argument_names = argument_names(file.inputs)
+        kinds = (TYPES.get(spec.code) for spec in file.inputs)
+        self.input_type = next((kind for kind in kinds if kind and kind.is_floating_point), None)
         made = (name for step in file.steps for name in (step.label, *step.outputs))
         self.names_taken = frozenset((*(v.name for v in file.inputs), *file.tensors, *made))
         self._stored: dict[str, str] = {}
