@@ -90,7 +90,7 @@ def test_rays_are_computed_when_asked_for_and_in_one_evaluation(monkeypatch):
     assert result.rays is result.rays and len(calls) == 3
 
 
-@pytest.mark.parametrize("inputs", [(torch.zeros(3, 5),), (), (X.numpy(),), ("text",)])
+@pytest.mark.parametrize("inputs", [(torch.zeros(3, 5),), (), (X.numpy()[:, :1],), ("text",)])
 def test_inputs_that_do_not_fit_are_refused_plainly(inputs):
     with pytest.raises(FarfieldError, match="itself fails on the example") as caught:
         audit(plain(), inputs)
@@ -99,5 +99,5 @@ def test_inputs_that_do_not_fit_are_refused_plainly(inputs):
 
 @pytest.mark.parametrize("model", [None, torch.relu, lambda x: x])
 def test_what_is_no_model_is_refused_plainly(model):
-    with as_users_run_it(), pytest.raises(FarfieldError, match="Wrap a function in a module"):
+    with as_users_run_it(), pytest.raises(FarfieldError, match=r"A model is an nn\.Module"):
         audit(model, (X,))

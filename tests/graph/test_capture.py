@@ -325,7 +325,7 @@ def test_wrappers_are_looked_through():
 def test_errors_teach(tmp_path: Path):
     with pytest.raises(CaptureError, match=r"Linear itself fails on the example inputs \(\(3, 6\)\)"):
         capture(nn.Linear(4, 4), X)
-    with pytest.raises(CaptureError, match=r"torch\.export\.save"):
+    with pytest.raises(CaptureError, match="no file"):
         capture(tmp_path / "absent.pt2")
     (tmp_path / "weights.pt2").write_bytes(b"not a program")
     with pytest.raises(CaptureError, match="checkpoints hold weights only"):
