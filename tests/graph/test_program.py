@@ -1,5 +1,6 @@
 """The program value itself: its invariants, its graph, its sizes."""
 
+import dataclasses
 import math
 import pickle
 
@@ -138,3 +139,17 @@ def test_defaults_are_filled_in_and_axes_count_from_the_front():
 def test_a_size_is_bounded_by_its_expression(text, least, most):
     """Only a symbol itself is known to be at least 1; what is computed from it can be 0 or negative."""
     assert SymbolicSize(sympy.sympify(text)).bounds == (least, most)
+
+
+def test_inputs_with_one_batch_are_no_condition():
+    class Critic(nn.Module):
+        def forward(self, state, action):
+            return torch.cat([state, action], 1)
+
+    program = capture(Critic(), (torch.zeros(2, 3), torch.zeros(2, 1)))
+    assert program.conditions == ()
+    guards = ("L['state'].size()[0] == L['action'].size()[0]", "L['state'].size()[0] <= 512")
+    guarded = dataclasses.replace(program, guards=guards)
+    assert [c.partition("with ")[2].partition(";")[0] for c in guarded.conditions] == [
+        "state.shape[0] <= 512"
+    ]

@@ -38,7 +38,7 @@ def agent():
         (agent(), r"\.policy\.actor \(Linear\), \.policy\.critic"),
         (torch.tanh, "Wrap a function"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_every_verb_says_what_it_is(target, said):
     rows = torch.zeros(20, 3)

@@ -24,6 +24,7 @@ LARGE = 5_000_000
 """Weights, or numbers computed for one sample, beyond which a program is large."""
 _INPUT = re.compile(r"\bL\['(\w+)'\]")
 """An input of the model, as torch.export writes it in a guard."""
+_SAME_BATCH = re.compile(r"\w+\.shape\[0\] == \w+\.shape\[0\]")
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,12 @@ class Program:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The guards in words, each once; not that a batch is not empty."""
+        """The guards in words, each once; not that a batch is not empty, or as large in every input."""
         said = [_INPUT.sub(r"\1", guard).replace(".size()[0]", ".shape[0]") for guard in self.guards]
         return tuple(
             f"the forward was followed for batches with {guard}; for other sizes it may take another way"
             for guard in dict.fromkeys(said)
-            if not guard.endswith(" != 0")
+            if not guard.endswith(" != 0") and not _SAME_BATCH.fullmatch(guard)
         )
 
     @cached_property

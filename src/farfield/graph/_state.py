@@ -107,6 +107,8 @@ class ModelState:
         self._holders.append(_Holder(prefix, _Attributes(owner), values, _OWN | written))
         for name, value in values.items():
             if name in _TABLES:  # what is registered there is named by those who read it
+                if not isinstance(value, dict):  # a scripted module's, which no program holds
+                    continue
                 self._holders.append(_Holder(prefix, value, _content(value), frozenset(value)))
                 for key, part in value.items():
                     self._walk(part, prefix + key)
