@@ -110,7 +110,7 @@ def test_files_under_the_working_folder_are_relative(audited, tmp_path, monkeypa
     assert second["physicalLocation"]["artifactLocation"]["uri"] == "file:///elsewhere/net.py"
 
 
-def test_a_place_without_a_line_takes_the_nearest_before_it_or_none(audited):
+def test_a_place_without_a_line_takes_the_nearest_before_it_or_the_audited_file(audited):
     data = audited("unbounded")
     place = data["findings"][0]["place"]
     place.update(source=None, node="output")
@@ -121,7 +121,10 @@ def test_a_place_without_a_line_takes_the_nearest_before_it_or_none(audited):
     for node in data["graph"]["nodes"]:
         node["source"] = None
     location = render_sarif(data)["runs"][0]["results"][0]["locations"][0]
-    assert "physicalLocation" not in location and location["logicalLocations"][0]["name"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"].endswith("conftest.py")  # what was audited
+    assert (
+        location["physicalLocation"]["region"]["startLine"] == 1 and location["logicalLocations"][0]["name"]
+    )
     check(render_sarif(data))
 
 
