@@ -78,6 +78,8 @@ def audit(
 
     Examples
     --------
+    >>> import torch
+    >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> result = audit(model, (torch.zeros(1, 4),))
     >>> result.verdict.name, [f.code for f in result.findings]

@@ -105,6 +105,7 @@ def certify(
 
     Examples
     --------
+    >>> import torch
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Linear(8, 1)).double()
     >>> certificate = certify(model, torch.zeros(1, 2, dtype=torch.float64), time_budget=1)

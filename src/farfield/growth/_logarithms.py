@@ -59,7 +59,7 @@ class Signed:
 
     def known(self, where: Tensor) -> Signed:
         """NaN elsewhere."""
-        return Signed(self.sign, torch.where(where, self.log, math.nan))
+        return Signed(torch.where(where, self.sign, math.nan), torch.where(where, self.log, math.nan))
 
 
 Value: TypeAlias = Any
@@ -262,7 +262,9 @@ def _log(a: Signed, node: Node) -> Signed:
 
 def _pow(a: Signed, exponent: Signed, node: Node) -> Signed:
     power = exponent.scaled()
-    whole, odd = power == power.round(), (power.remainder(2.0)) == 1
+    whole = (power - power.round()).abs() <= 1e-12 * power.abs()  # it has been through its own logarithm
+    power = torch.where(whole, power.round(), power)
+    odd = power.remainder(2.0) == 1
     sign = torch.where(a.sign < 0, torch.where(odd, -1.0, 1.0), 1.0)
     fine = torch.isfinite(power) & (a.sign != 0) & ((a.sign > 0) | whole)
     return Signed(sign, a.log * power).known(fine)

@@ -113,6 +113,8 @@ def repair(
 
     Examples
     --------
+    >>> import torch
+    >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1)).eval()
     >>> fixed = repair(model, torch.randn(500, 3))
     >>> fixed.after.verdict.name, fixed.change.unchanged >= 0.99
