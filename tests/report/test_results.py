@@ -13,7 +13,7 @@ from farfield.certify import Certificate, RolloutCertificate, RolloutVerdict
 from farfield.errors import MissingExtraError
 from farfield.repair import repair
 
-ROWS = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+ROWS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 
 
 def plain_net():
