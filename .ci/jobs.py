@@ -35,8 +35,8 @@ class Job:
 
 
 def pytest(name: str, options: str, cores: int = CORES) -> Job:
-    """A run of pytest. Shapes are checked in unit tests too, so that no other run has to repeat them."""
-    return Job(name, f"FARFIELD_CHECK_SHAPES=1 python -m pytest -q {options}", cores)
+    """A run of pytest."""
+    return Job(name, f"python -m pytest -q {options}", cores)
 
 
 def acceptance(names: str, cores: int = 1, tries: int = 1) -> list[Job]:
@@ -51,7 +51,8 @@ STAGES = {
         Job("types", "mypy"),
         Job("layers", "lint-imports"),
     ],
-    "unit": [pytest("unit", "-n 2 --dist loadgroup -m unit")],
+    # With shapes checked, as the tier full has them, so that nothing repeats these tests.
+    "unit": [Job("unit", "FARFIELD_CHECK_SHAPES=1 python -m pytest -q -n 2 --dist loadgroup -m unit", CORES)],
     "full": [
         pytest("full", "-n 2 --dist loadgroup -m 'full and not unit' --durations=15"),
         Job("site", "python -m sphinx -W --keep-going -q -b html docs docs/_build/html"),
