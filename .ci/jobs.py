@@ -35,8 +35,10 @@ class Job:
 
 
 def pytest(name: str, options: str, cores: int = CORES) -> Job:
-    """A run of pytest."""
-    return Job(name, f"python -m pytest -q {options}", cores)
+    """A run of pytest, in every tier with shapes checked."""
+    return Job(
+        name, f"FARFIELD_CHECK_SHAPES=1 python -m pytest -q {options} --junitxml=.ci/{name}.xml", cores
+    )
 
 
 def acceptance(names: str, cores: int = 1, tries: int = 1) -> list[Job]:
@@ -52,7 +54,7 @@ STAGES = {
         Job("layers", "lint-imports"),
     ],
     # With shapes checked, as the tier full has them, so that nothing repeats these tests.
-    "unit": [Job("unit", "FARFIELD_CHECK_SHAPES=1 python -m pytest -q -n 2 --dist loadgroup -m unit", CORES)],
+    "unit": [pytest("unit", "-n 2 --dist loadgroup -m unit")],
     "full": [
         pytest("full", "-n 2 --dist loadgroup -m 'full and not unit' --durations=15"),
         Job("site", "python -m sphinx -W --keep-going -q -b html docs docs/_build/html"),

@@ -96,6 +96,7 @@ def _watch(owner, name, what):
 
 
 def _watch_all():
+    importlib.import_module("farfield._provenance").provenance({})  # asks git for the commit, once a process
     _watch(subprocess.Popen, "__init__", "starts a process")
     _watch(importlib.import_module("farfield._budget").Clock, "__init__", "searches within a budget")
     _watch(importlib.import_module("farfield.learn._trainer"), "optimizer", "trains")

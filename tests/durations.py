@@ -2,12 +2,13 @@
 
     python -m pytest -n 2 --junitxml=run.xml && python tests/durations.py run.xml
 
-Times of a machine that does something else as well are too long; shares of the whole are what to read. With
-``--seconds FILE`` the seconds of every folder and tier go to a JSON file as well, from which ``near.py`` estimates.
+Several reports are taken as one: ``.ci/run`` leaves ``.ci/unit.xml`` and ``.ci/full.xml``. Times of a machine that
+does something else as well are too long; shares of the whole are what to read.
 """
 
 import argparse
 import collections
+import itertools
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -21,9 +22,9 @@ SLOWEST = 50
 BEGIN, END = "<!-- begin: durations -->", "<!-- end: durations -->"
 
 
-def cases(report):
+def cases(reports):
     """(test's file, function without parameters, seconds) for every test that ran; skipped ones are left out."""
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in itertools.chain.from_iterable(ElementTree.parse(r).iter("testcase") for r in reports):
         if case.find("skipped") is None:
             yield file_of(case.get("classname")), case.get("name").partition("[")[0], float(case.get("time"))
 
@@ -43,11 +44,11 @@ def folder_of(file):
     return file.parts[1] if len(file.parts) > 2 else "tests"
 
 
-def tables(report):
+def tables(*reports):
     """Both tables, as Markdown."""
     folders = collections.defaultdict(lambda: collections.defaultdict(list))
     functions = collections.defaultdict(list)
-    for file, name, seconds in cases(report):
+    for file, name, seconds in cases(reports):
         folders[folder_of(file)][tiers.of_file(file.relative_to("tests"))].append(seconds)
         functions[f"{file.relative_to('tests')}::{name}"].append(seconds)
     whole = sum(map(sum, functions.values())) or 1.0
@@ -75,6 +76,6 @@ def write(text, page=PAGE):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", type=Path, help="what --junitxml wrote")
-    write(tables(parser.parse_args().report))
+    parser.add_argument("reports", type=Path, nargs="+", help="what --junitxml wrote")
+    write(tables(*parser.parse_args().reports))
     sys.exit()

@@ -10,8 +10,14 @@ from farfield.papers import experiment, experiment_names, experiment_titles, run
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, missing
 from farfield.report import Figure, Panel, Series
 
+IN_EVERY_RUN = ("p1.parts", "p2.fig8", "p3.fig5")
+"""One cheap experiment of each paper; the others run each night."""
 
-@pytest.mark.parametrize("name", experiment_names())
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in IN_EVERY_RUN else pytest.mark.nightly) for n in experiment_names()],
+)
 def test_every_experiment_runs_quickly_and_writes_everything(name, tmp_path):
     calls = []
     reason = missing(experiment(name))
