@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import collections
 import functools
 import gc
 import importlib
@@ -66,9 +67,17 @@ def pytest_itemcollected(item):
     if family := tiers.family(name, call.params if call else {}):
         item.add_marker(pytest.mark.xdist_group(family))
     tier = tiers.of_test(tiers.of_file(name), {mark.name for mark in item.iter_markers()})
+    function = f"{name}::{getattr(item, 'originalname', item.name)}"
+    if not tiers.in_sample(function, _CASES[function]):
+        tier = "nightly"
+    _CASES[function] += 1
     item.user_properties.append(("tier", tier))
     for name in {"unit": ("unit", "full"), "full": ("full",), "nightly": ()}[tier]:
         item.add_marker(name)
+
+
+_CASES = collections.Counter()
+"""Cases of each function that were collected so far."""
 
 
 @pytest.hookimpl(tryfirst=True)

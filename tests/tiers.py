@@ -53,6 +53,43 @@ def of_test(file_tier, marks):
     return max([file_tier, *(TIERS[TIERS.index(m)] for m in marks if m in TIERS)], key=TIERS.index)
 
 
+SAMPLED = {
+    "audit/test_odd_models.py::test_a_verdict_and_a_report": 2,
+    "certify/intervals/test_models.py::test_models": 2,
+    "certify/test_cells.py::test_box_domains": 2,
+    "certify/test_cells.py::test_no_value_passes_its_bound": 3,
+    "certify/test_nested.py::test_no_input_leaves_the_bound": 2,
+    "certify/test_penalty.py::test_bounds_hold_everywhere": 2,
+    "certify/test_programs.py::test_bounds_hold_and_are_close": 2,
+    "certify/test_regions.py::test_no_value_of_the_region_leaves_its_bounds": 2,
+    "certify/test_soundness.py::test_no_input_leaves_the_bounds": 2,
+    "engine/test_ray.py::test_on_a_cluster": 3,
+    "gaussian/test_angular.py::test_a_range_against_the_dual": 2,
+    "gaussian/test_angular.py::test_one_variance_against_the_dual": 2,
+    "graph/test_faithful.py::test_the_module_itself_is_not_told_apart": 2,
+    "graph/test_models.py::test_program_equals_model": 2,
+    "kernels/test_gradients.py::test_by_one_set_of_inputs": 2,
+    "kernels/test_gradients.py::test_by_variances": 2,
+    "kernels/test_monte_carlo.py::test_within_five_standard_errors": 3,
+    "kernels/test_precision.py::test_at_depth_fifty": 3,
+    "kernels/test_precision.py::test_single_precision_to_six_digits": 3,
+    "kernels/test_precision.py::test_to_twelve_digits": 3,
+    "monitor/test_far_field.py::test_the_slope_is_the_horizons_and_that_of_evaluation": 3,
+    "programs/test_programs.py::test_operations_alone": 2,
+    "programs/test_programs.py::test_random_programs": 2,
+    "zoo/test_zoo.py::test_degree_of_growth": 3,
+    "zoo/test_zoo.py::test_findings": 3,
+    "zoo/test_zoo.py::test_verdict": 3,
+    "zoo/test_zoo.py::test_what_is_called_bounded_stays_bounded": 3,
+}
+"""Tables of many cases of one kind: of each, one case in so many runs in ``full``, and all of them nightly."""
+
+
+def in_sample(name, number):
+    """Whether a function's case runs in ``full``, by its number among them; those of a family go together."""
+    return number % SAMPLED.get(name, 1) == 0
+
+
 FAMILIES = {
     "zoo/test_zoo.py": "name",
     "gaussian/test_scalar_functions.py": "label",

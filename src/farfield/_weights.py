@@ -7,7 +7,7 @@ in it (Lightning's ``.ckpt`` among them). Nothing in a file is run.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from farfield._regular_file import UnsafeFileError, open_regular
 from farfield.errors import FarfieldError, MissingExtraError
 
-__all__ = ["CheckpointError", "put_weights", "read_weights"]
+__all__ = ["PROTECTIONS", "CheckpointError", "has_protections", "put_weights", "read_weights"]
 
+PROTECTIONS = "farfield_repair"
+"""Name of the submodule in which a repaired model holds what was put in."""
 _NESTED = ("state_dict", "model_state_dict", "model")
 """Where training scripts put the weights among other things."""
 _WRAPPERS = ("module.", "_orig_mod.")
@@ -79,6 +81,11 @@ def _state_dict(path: Path, file: BinaryIO) -> dict[str, Tensor]:
     return dict(found)
 
 
+def has_protections(weights: Iterable[str]) -> bool:
+    """Whether names of weights are a repaired model's."""
+    return any(PROTECTIONS in name.split(".") for name in weights)
+
+
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load weights into a module; a prefix that every name carries and the module does not know is taken off.
 
@@ -90,6 +97,12 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     CheckpointError
         With the names that are missing or too many.
     """
+    if has_protections(weights) and not has_protections(model.state_dict()):
+        raise CheckpointError(
+            "These are a repaired model's weights, and the module has no protections. farfield.repair.restore("
+            "module, path) puts both in, and so do commands that take --weights. For audit-all save the repaired "
+            "model as .pt2 or .onnx."
+        )
     try:
         model.load_state_dict(_fitted(weights, set(model.state_dict())))
     except RuntimeError as error:

@@ -1,12 +1,12 @@
 """``farfield audit`` as a script in somebody's CI meets it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
+
+import shell
 
 SOURCE = """
 import torch
@@ -38,13 +38,7 @@ def folder(tmp_path):
 
 
 def run(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "farfield", "audit", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return shell.run(folder, "audit", *words)
 
 
 @pytest.mark.parametrize(

@@ -535,6 +535,43 @@ def test_the_image_of_a_huge_range_is_no_smaller_than_it_is(name: str) -> None:
         assert lo[0] <= value <= hi[0]
 
 
+@pytest.mark.parametrize(("op", "attributes", "truth"), ROWS)
+def test_the_image_of_a_half_line(op: str, attributes: Data, truth: Any) -> None:
+    """It holds what the function takes, to 10¹⁹⁰; of a monotone one the near end's bound is its value."""
+    row = curve(op, attributes)
+    assert row is not None
+    reach = [s * 10.0**k for s in (-1, 1) for k in (-9, -1, 0, 0.5, 1, 2, 5, 50, 149, 151, 190)]
+    for end in (-1e160, -30.0, -2.0, -0.4, 0.0, 0.7, 3.0, 40.0, 1e160):
+        for lo, hi in ((-math.inf, end), (end, math.inf), (-math.inf, math.inf)):
+            least, most = row.image(np.array([lo]), np.array([hi]))
+            with mpmath.workdps(250):
+                for z in (z for z in (end, *reach) if lo <= z <= hi and (abs(z) < 1e5 or row.piecewise)):
+                    y = truth(mpmath.mpf(z))
+                    assert least[0] <= y + row.defect and y - row.defect <= most[0], (lo, hi, z)
+            assert least[0] <= row.tails[0][1] + 1e-9 or row.tails[0][0] or lo > -math.inf
+            assert most[0] >= row.tails[1][1] - 1e-9 or row.tails[1][0] or hi < math.inf
+    if row.slopes[0] >= 0:
+        assert (
+            row.image(np.array([-math.inf]), np.array([0.0]))[1][0]
+            <= float(truth(mpmath.mpf(0))) + 1e-9 + row.defect
+        )
+        assert (
+            row.image(np.array([0.0]), np.array([math.inf]))[0][0]
+            >= float(truth(mpmath.mpf(0))) - 1e-9 - row.defect
+        )
+
+
+def test_softplus_of_a_negative_number_is_bounded() -> None:
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.log1p(torch.exp(-x.abs()))
+
+    found = certify(Both(), torch.zeros(1, 2), time_budget=Budget(steps=2))
+    assert verify_certificate(Both(), found)
+    assert (found.upper - math.log(2.0)).abs().max() < 1e-6
+    assert found.lower.abs().max() < 1e-6
+
+
 def test_a_line_that_does_not_hold_is_refused() -> None:
     tanh, relu = curve("tanh", {}), curve("relu", {})
     assert tanh is not None

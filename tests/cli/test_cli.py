@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import shell
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def farfield(*words, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "farfield", *words], capture_output=True, text=True, cwd=cwd, timeout=300
-    )
+    return shell.run(cwd or ROOT, *words)
 
 
 def test_activations_json_is_data_and_nothing_else():

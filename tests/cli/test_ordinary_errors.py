@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+import shell
 from waiting import until
 
 BUILDERS = """
@@ -63,12 +64,17 @@ def place(tmp_path):
 
 
 def run(place: Path, *words: str, **options) -> subprocess.CompletedProcess:
+    if not options:
+        return shell.run(place, *words)
     paths = os.pathsep.join(["src", *sys.path])
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in paths.split(os.pathsep) if p),
     }
     environment.pop("FARFIELD_CHECK_SHAPES", None)
+    environment["PYTHONDONTWRITEBYTECODE"] = (
+        "1"  # a limit on files would leave half of one that everybody reads
+    )
     return subprocess.run(
         [sys.executable, "-m", "farfield", *words], cwd=place, env=environment, capture_output=True, text=True,
         timeout=300, check=False, **options,

@@ -28,6 +28,7 @@ __all__ = [
     "Call",
     "argument_names",
     "both_names",
+    "device_of",
     "fixed_rows",
     "floating",
     "map_call",
@@ -53,7 +54,8 @@ class Batches:
         dictionary of columns (for a model of one argument), the path of a file of rows (``.npy``, ``.npz``,
         ``.csv``, ``.parquet``, ``.pt``), a DataLoader, or any iterable of batches in one of these forms that can be
         iterated again. Of a batch ``(x, y)`` as many parts are taken as the model's ``forward`` needs, so labels are
-        left out. Real numbers of an array, a table or a file come in the type of the model's own.
+        left out. Real numbers of an array, a table or a file come in the type of the model's own; everything comes on
+        the model's device.
     model
         Whose arguments they are.
     size
@@ -69,6 +71,7 @@ class Batches:
 
     def __init__(self, data: Any, model: nn.Module, size: int = 1024) -> None:
         self._model, self._dtype, self._size = model, real_type(model), size
+        self._device = device_of(model)
         self.arguments = argument_names(model)
         self._count, self._rows = _needed(model), fixed_rows(model) or 1
         if isinstance(data, str | os.PathLike):
@@ -132,7 +135,12 @@ class Batches:
             isinstance(data, tuple) and bool(data) and all(isinstance(part, Tensor) for part in data)
         )
         for batch in self._pieces(data) if whole else data:
-            yield self._call(batch, whole)
+            call = self._call(batch, whole)
+            yield call if self._device is None else tree_map(self._moved, call)
+
+    def _moved(self, value: Any) -> Any:
+        """On the model's device."""
+        return value.to(self._device) if isinstance(value, Tensor) else value
 
     def _pieces(self, data: Any) -> Iterable[Any]:
         parts = (
@@ -225,6 +233,12 @@ def _named(data: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield str(name), tuple(map(str, part.columns))
 
 
+def device_of(model: nn.Module) -> torch.device | None:
+    """Where a model's parameters and buffers lie; ``None`` where it has none, or they lie in several places."""
+    found = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return found.pop() if len(found) == 1 else None
+
+
 def real_type(model: nn.Module) -> torch.dtype | None:
     """The type of a model's real inputs: what its file or program says, else that of its parameters."""
     if isinstance(stated := getattr(model, "input_type", None), torch.dtype):  # of an ONNX file
@@ -237,16 +251,22 @@ def real_type(model: nn.Module) -> torch.dtype | None:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 
 
+def _signature(model: nn.Module) -> inspect.Signature:
+    """How a model is called; a wrapper says so itself, since its forward takes anything."""
+    own = getattr(model, "__signature__", None)
+    return own if isinstance(own, inspect.Signature) else inspect.signature(model.forward)
+
+
 def _accepted(model: nn.Module) -> float:
     """How many positional arguments ``forward`` takes at most."""
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = _signature(model).parameters.values()
     free = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     return math.inf if free else len(argument_names(model))
 
 
 def _taken(model: nn.Module, given: Iterable[Any] = ()) -> list[Any]:
     """Names of the arguments that ``forward`` takes by name; everything ``given``, where it takes any."""
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = _signature(model).parameters.values()
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return list(given)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -256,14 +276,14 @@ def _taken(model: nn.Module, given: Iterable[Any] = ()) -> list[Any]:
 def _needed(model: nn.Module) -> int:
     """How many positional arguments ``forward`` needs."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = _signature(model).parameters.values()
     return max(1, sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters))
 
 
 def argument_names(model: nn.Module) -> list[str]:
     """Names of the arguments that a model takes by position."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
+    return [p.name for p in _signature(model).parameters.values() if p.kind in kinds]
 
 
 def both_names(name: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ def read_rows(path: str | os.PathLike[str]) -> Tensor | NamedRows | dict[str, Te
             elif path.suffix == ".npz":
                 held = np.load(file, allow_pickle=False)
                 found = {name: torch.from_numpy(held[name]) for name in held.files}
+                if set(found) == {"arr_0"}:  # savez gives this name to an array that has none
+                    found = found["arr_0"]
             elif path.suffix in (".pt", ".pth"):
                 found = torch.load(file, map_location="cpu", weights_only=True)
             elif path.suffix == ".parquet":

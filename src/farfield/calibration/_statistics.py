@@ -54,7 +54,7 @@ class FeatureStatistics:
                 else "The calibration rows hold NaN or infinity. Drop or impute those rows first: what is usual "
                 "can't be learned from them."
             )
-        x = x.detach().to(torch.float64)
+        x = x.detach().cpu().to(torch.float64)
         count = math.prod(x.shape[a] for a in axes)
         if not count:
             return
@@ -97,7 +97,7 @@ class UpperQuantile:
 
     def add(self, values: Tensor) -> None:
         """Take in non-negative numbers."""
-        values = values.detach().to(torch.float64).reshape(-1)
+        values = values.detach().cpu().to(torch.float64).reshape(-1)
         if not values.numel():
             return
         self.total += values.numel()

@@ -232,8 +232,8 @@ def make_task(program: Program, output: str | None, domain: Any) -> Task:
     """The task of an output by name, over a domain as people write it."""
     if output is None and len(program.outputs) > 1:
         raise InvalidValueError(
-            f"The model returns {len(program.outputs)} tensors ({', '.join(program.outputs)}): say which one with "
-            "output=…"
+            f"The model returns {len(program.outputs)} tensors ({', '.join(program.outputs)}): say which one, such "
+            f"as output={program.outputs[0]!r}."
         )
     name = program.outputs[0] if output is None else output
     if name not in program.outputs:

@@ -170,7 +170,8 @@ def _require_bounded(task: Task) -> None:
     if verdict.status is Status.UNBOUNDED:
         raise UnboundedError(
             f"There is no certificate: the output {task.output!r} is unbounded. {verdict}. "
-            "Run farfield audit for the escape path and the place for a norm."
+            "farfield.repair(model, rows) bounds it without training; farfield audit shows the escape path and the "
+            "place for a norm."
         )
     if verdict.status is Status.UNKNOWN:
         raise UnboundedError(

@@ -34,6 +34,8 @@ _ARGUMENT = re.compile(rf"(?<![\w.(])({'|'.join(FLAGS)})=('[^']*'|\"[^\"]*\"|[\w
 _SUBJECT = re.compile(rf"(?:^|(?<=\. ))({'|'.join(FLAGS)})(?= (?:is|are|must|takes|names)\b)")
 _BARE = re.compile(r"(?<![\w.`])example_inputs\b(?!=)")
 
+_REPAIR = ("farfield.repair(model, rows)", "farfield repair MODEL --data rows.npy --out fixed.pt2")
+
 
 def in_flags(message: str) -> str:
     """A message of the library as somebody at a terminal needs it: flags for arguments.
@@ -52,6 +54,7 @@ def in_flags(message: str) -> str:
         value = (found[2] or "").strip("'\"")
         return FLAGS[found[1]] + (f" {value}" if value not in ("", "True") else "")
 
+    message = message.replace(*_REPAIR)
     named = _SUBJECT.sub(lambda found: FLAGS[found[1]], _ARGUMENT.sub(flag, message))
     return _BARE.sub("--input", named)
 

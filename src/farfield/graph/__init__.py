@@ -22,7 +22,7 @@ from farfield.graph._prepare import set_serving, untouched, unwrapped
 from farfield.graph._program import Program
 from farfield.graph._restrict import FREE, over_ellipsoid, real_size
 from farfield.graph._rules import RuleTable, last_uses, walk
-from farfield.graph._runnable import Runnable, as_module, copied
+from farfield.graph._runnable import Runnable, as_module, copied, in_memory
 from farfield.graph._saved import export_for_any_rows, result_names, write_program
 from farfield.graph._size import SymbolicSize
 from farfield.graph._state import ModelState
@@ -71,6 +71,7 @@ __all__ = [
     "example_inputs",
     "export_for_any_rows",
     "export_model",
+    "in_memory",
     "is_onnx",
     "last_uses",
     "linear_part",

@@ -25,6 +25,7 @@ from farfield.graph._node import InputKind
 from farfield.graph._opaque import walk_modules
 from farfield.graph._prepare import prepared, quiet, unwrapped
 from farfield.graph._program import CaptureMethod, Program
+from farfield.graph._runnable import in_memory
 from farfield.graph._simplify import simplify
 from farfield.graph._size import SymbolicSize
 from farfield.graph._state import ModelState
@@ -110,7 +111,7 @@ def capture(
         model, example_inputs = open_model(model, example_inputs, rows=2 if dynamic_batch else 1)
     elif isinstance(model, str | Path):
         model = _load(Path(model))
-    model = unwrapped(model)
+    model, example_inputs = in_memory(unwrapped(model)), in_memory(example_inputs)
     if isinstance(model, ExportedProgram):
         lowering, outputs = lower_exported(model, wanted)
         program = _program(lowering, outputs, "export", exported_modules(model), ())
@@ -289,7 +290,7 @@ def _advice(model: nn.Module, args: tuple[Any, ...]) -> str:
 
 
 def open_model(model: Any, example_inputs: Any = (), *, rows: int = 2) -> tuple[Any, Any]:
-    """The module of an ``.onnx`` file and inputs for it; anything that is no such path is handed back as it is.
+    """The module of an ``.onnx`` file and inputs for it; anything that is no such path as it is, in main memory.
 
     Parameters
     ----------
@@ -308,7 +309,9 @@ def open_model(model: Any, example_inputs: Any = (), *, rows: int = 2) -> tuple[
     if isinstance(model, str | Path) and (said := wrong_path(model)) is not None:
         raise CaptureError(said)
     try:
-        return open_onnx(model, example_inputs, rows=rows) if is_onnx(model) else (model, example_inputs)
+        if is_onnx(model):
+            return open_onnx(model, example_inputs, rows=rows)
+        return in_memory(model), in_memory(example_inputs)
     except UnsafeFileError as error:
         raise CaptureError(str(error)) from error
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from farfield.calibration import Batches, Columns
+from farfield.calibration import Batches, Columns, argument_names
 from farfield.graph._program import Program
 from farfield.graph._runnable import as_module
 
@@ -26,7 +26,7 @@ def example_inputs(model: Any, data: Any) -> tuple[Any, Columns]:
         A tensor, a tuple or dictionary of them (as the model is called), or nothing: these are handed back. Arrays,
         tables, files of rows, loaders: their first batch, without labels, in the model's own type.
     """
-    if _is_call(data):
+    if _is_call(data) and not _is_table(model, data):
         return data, {}
     batches = Batches(data, _Called(model) if isinstance(model, Program) else as_module(model))
     args, kwargs = batches.some()
@@ -41,6 +41,14 @@ def _is_call(data: Any) -> bool:
     if not isinstance(data, tuple | list | dict):
         return False
     return not any(hasattr(leaf, "__array__") and not isinstance(leaf, Tensor) for leaf in tree_leaves(data))
+
+
+def _is_table(model: Any, data: Any) -> bool:
+    """Whether a dictionary holds columns of numbers, none of them called as an argument of the model is."""
+    if not isinstance(data, dict) or not all(isinstance(v, Tensor) and v.ndim == 1 for v in data.values()):
+        return False
+    called = _Called(model) if isinstance(model, Program) else as_module(model)
+    return not set(data) & set(argument_names(called))
 
 
 class _Called(nn.Module):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
+from torch.utils._pytree import tree_map
 
 from farfield.errors import InvalidValueError
 from farfield.graph._archive import read_program
@@ -17,11 +20,12 @@ from farfield.graph._prepare import unwrapped
 from farfield.graph._wrong_target import wrong_path
 from farfield.graph.onnx import is_onnx, read_onnx
 
-__all__ = ["Runnable", "as_module", "copied"]
+__all__ = ["Runnable", "as_module", "copied", "in_memory"]
 
 Runnable: TypeAlias = "nn.Module | ExportedProgram | str | os.PathLike[str]"
 """A module, an exported program, or the path of a ``.pt2`` or ``.onnx`` file."""
 Model = TypeVar("Model", bound=nn.Module)
+Value = TypeVar("Value")
 
 
 def as_module(target: Runnable) -> nn.Module:
@@ -63,3 +67,35 @@ def copied(model: Model) -> Model:
             if isinstance(value, Tensor) and not value.is_leaf
         }
         return copy.deepcopy(model, kept)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters, buffers and tensors in attributes of this module alone."""
+    held = (module._parameters.values(), module._buffers.values(), vars(module).values())
+    yield from (value for values in held for value in values if isinstance(value, Tensor))
+
+
+def in_memory(value: Value) -> Value:
+    """What proofs are made on: a model, or example inputs, in main memory.
+
+    A model that lies there is handed back as it is; of one on a device it is a copy, and the device's memory is not
+    used for it.
+    """
+    if isinstance(value, ExportedProgram):
+        if all(_is_here(tensor) for tensor in (*value.state_dict.values(), *value.constants.values())):
+            return value
+        return move_to_device_pass(copy.deepcopy(value), "cpu")
+    if not isinstance(value, nn.Module):
+        return tree_map(lambda leaf: leaf if _is_here(leaf) else leaf.cpu(), value)
+    away = [t for module in value.modules() for t in _tensors(module) if not _is_here(t)]
+    if not away:
+        return value
+    moved = {id(t): t.detach().cpu() for t in away}
+    for tensor in away:
+        if isinstance(tensor, nn.Parameter):
+            moved[id(tensor)] = nn.Parameter(moved[id(tensor)], tensor.requires_grad)
+    return copy.deepcopy(unwrapped(value), moved)
+
+
+def _is_here(value: Any) -> bool:
+    return not isinstance(value, Tensor) or value.device.type in ("cpu", "meta")

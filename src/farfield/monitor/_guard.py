@@ -19,6 +19,7 @@ from farfield.calibration import (
     argument_names,
     both_names,
     cap_axes,
+    device_of,
     entry_name,
     flat_rows,
     floating,
@@ -37,6 +38,7 @@ from farfield.graph import (
     as_module,
     copied,
     export_for_any_rows,
+    in_memory,
     result_names,
     untouched,
     write_program,
@@ -98,6 +100,11 @@ class Guard(nn.Module):
                 self.register_buffer(name, zeros, persistent=False)
         # What DistributedDataParallel would overwrite with the first process's.
         self._ddp_params_and_buffers_to_ignore = ["counted", "worst", *sizes]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Called as its model is."""
+        return inspect.signature(self.model.forward)
 
     def forward(self, x: Any = None, /, *more: Any, **named: Any) -> tuple[Any, Tensor]:
         """(what the model answers, score of each row); no branch asks for a number."""
@@ -170,13 +177,14 @@ class Guard(nn.Module):
         place, counting = Path(path), self.counting
         if place.suffix not in (".pt2", ".onnx"):
             raise InvalidValueError(f"A guard is written to .pt2 or .onnx, not {place.suffix!r}.")
-        args, kwargs = self._like
-        self.counting = False
+        args, kwargs = in_memory(self._like)
+        made = in_memory(self)
+        made.counting = False
         try:
             with torch.no_grad():
-                names = result_names(self.model, self(*args, **kwargs)[0])
+                names = result_names(made.model, made(*args, **kwargs)[0])
             score = "guard_score" if "score" in names else "score"
-            program = export_for_any_rows(_with_names(self, args, kwargs), args, kwargs)
+            program = export_for_any_rows(_with_names(made, args, kwargs), args, kwargs)
             write_program(program, place, names=[*names, score])
         finally:
             self.counting = counting
@@ -194,7 +202,8 @@ class Guard(nn.Module):
                 raise InvalidValueError(
                     f"The guard was calibrated with an argument {name!r}, which is missing."
                 )
-            given[name] = limit.typed(tensor_of(given[name], limit.like.dtype, self._columns.get(name, ())))
+            value = tensor_of(given[name], limit.like.dtype, self._columns.get(name, ()))
+            given[name] = limit.typed(value if value is given[name] else value.to(limit.like.device))
         return given
 
     def _entry(self, argument: str, *place: int) -> str:
@@ -346,15 +355,17 @@ def guard(
     for call in batches:
         for key, tensor in floating(call).items():
             name = str(key)
-            likes.setdefault(name, tensor)
-            away = (_featured(tensor).double() - seen[name].mean) / scale_of(seen[name])
+            likes.setdefault(name, tensor.cpu())
+            away = (_featured(tensor).cpu().double() - seen[name].mean) / scale_of(seen[name])
             size = torch.linalg.vector_norm(away, 2, cap_axes(tensor))
             sizes[name].add(flat_rows(size).amax(-1))
     share = 1.0 - (1.0 - keep) / len(seen)
     limits = {name: InputLimits(seen[name], sizes[name], share, likes[name]) for name in seen}
     # A row of zeros, to export with: none of the calibration rows go into what is saved.
     like = map_call(batches.first(), lambda _, tensor: torch.zeros_like(tensor))
-    return Guard(serving, limits, outputs, on_outside, fallback, promised, like, batches.columns).eval()
+    made = Guard(serving, limits, outputs, on_outside, fallback, promised, like, batches.columns).eval()
+    home = device_of(serving)
+    return made if home is None else made.to(home)
 
 
 def _featured(rows: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, fx, nn
 
+from farfield._weights import PROTECTIONS
 from farfield.calibration import argument_names, both_names, map_leaves
 from farfield.graph import copied
 from farfield.nn import FeatureClamp, NormCap, RangeHead
@@ -20,8 +21,7 @@ from farfield.repair._program import insert_calls, remove_calls
 
 __all__ = ["OPTIONS", "PREFIX", "Inserted", "Insertion", "inserted_into", "without_insertions"]
 
-PREFIX = "farfield_repair"
-"""Name of the submodule that holds what was inserted."""
+PREFIX = PROTECTIONS
 Place = Literal["input", "hidden", "output"]
 
 
@@ -200,11 +200,14 @@ def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Mod
             outputs.setdefault(insertion.at, {}).setdefault(0, []).append(module)
         else:
             outputs.setdefault("", {}).setdefault(int(insertion.at), []).append(module)
+    name = PREFIX
+    while name in made._modules:  # a program that was made of a repaired model
+        name += "_again"
     if insertions:
-        made.add_module(PREFIX, holder)
+        made.add_module(name, holder)
     if isinstance(made, fx.GraphModule):
         for insertion in insertions:
-            insert_calls(made, insertion.place, insertion.at, f"{PREFIX}.{insertion.key}")
+            insert_calls(made, insertion.place, insertion.at, f"{name}.{insertion.key}")
         made.recompile()
         return made
     if inputs:
@@ -224,16 +227,17 @@ def inserted_into(model: nn.Module, insertions: tuple[Insertion, ...]) -> nn.Mod
 def without_insertions(model: nn.Module) -> nn.Module:
     """A deep copy of the model without what a repair put in."""
     made = copied(model)
-    if isinstance(made, fx.GraphModule) and PREFIX in made._modules:
-        ours = set(made.get_submodule(PREFIX).children())
-        remove_calls(made, lambda module: module in ours)
+    ours = {name: child for name, child in made._modules.items() if isinstance(child, Inserted)}
+    if isinstance(made, fx.GraphModule) and ours:
+        put_in = {module for holder in ours.values() for module in holder.children()}
+        remove_calls(made, lambda module: module in put_in)
     for module in made.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for name in [n for n, hook in hooks.items() if isinstance(hook, _Inputs | _Outputs)]:
                 del hooks[name]
                 module._forward_pre_hooks_with_kwargs.pop(name, None)
-    if PREFIX in made._modules:
-        del made._modules[PREFIX]
+    for name in ours:
+        del made._modules[name]
     if (plain := getattr(type(made), "plain", None)) is not None and isinstance(made, Traceable):
         made.__class__ = plain
     return made

@@ -8,7 +8,7 @@ from collections.abc import Container
 import networkx as nx
 from torch import fx, nn
 
-from farfield.graph import Node, Program
+from farfield.graph import Node, Program, describe
 from farfield.growth import GrowthReport
 from farfield.repair._program import operations, place_path
 
@@ -49,8 +49,9 @@ def hidden_cut(
     """Paths of the submodules behind which a cap cuts every escape path, nearest the inputs; () if there are none.
 
     A minimum vertex cut of the growing nodes, in which only results of submodules (of a program, of operations) with
-    at least three features count, activations a little less than linear maps (behind an activation a cap did better),
-    inputs and outputs not at all. ``usable``: paths of the submodules that return one tensor, if that is known.
+    at least three features count, activations a little less than linear maps (behind an activation a cap did better).
+    Inputs, outputs and a scaler do not count: a size in units of the inputs is that of the feature with the largest.
+    ``usable``: paths of the submodules that return one tensor, if that is known.
     """
     analysis, program = report.analysis, report.program
     if isinstance(model, fx.GraphModule):
@@ -62,13 +63,14 @@ def hidden_cut(
         if usable is not None:
             places = {name: path for name, path in places.items() if path in usable}
         linear = {name: isinstance(owners[path], _LINEAR_TYPES) for name, path in places.items()}
+    raw = _raw(program)
     final = {name for output in program.outputs for name in _aliases(program, output)}
     graph = nx.DiGraph()
     growing = [node for node in program.nodes if not analysis.growth(node.name, None).bounded]
     names = {node.name for node in growing}
     for node in growing:
         capacity = math.inf
-        if node.name in places and node.name not in final and _wide(node):
+        if node.name in places and node.name not in final | raw and _wide(node):
             capacity = 1.001 if linear[node.name] else 1.0
         graph.add_edge((node.name, "in"), (node.name, "out"), capacity=capacity)
         for operand in node.operands:
@@ -84,6 +86,18 @@ def hidden_cut(
     _, (_, before) = nx.minimum_cut(graph.reverse(copy=True), "sink", "source")
     cut = {a[0] for a in before if a != "source" for b in graph.successors(a) if b not in before}
     return tuple(places[node.name] for node in program.nodes if node.name in cut)
+
+
+def _raw(program: Program) -> set[str]:
+    """Inputs, and what is made of each entry by itself: scaled, shifted, cut off, put beside others."""
+    found: set[str] = set()
+    for node in program.nodes:
+        moving = [name for name in node.operands if program.node(name).role != "constant"]
+        facts = describe(node)
+        alone = facts.entrywise or facts.moves
+        if node.role == "input" or (moving and alone and found.issuperset(moving)):
+            found.add(node.name)
+    return found
 
 
 def _endless(graph: nx.DiGraph) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -17,12 +18,13 @@ from farfield.calibration import (
     UpperQuantile,
     both_names,
     cap_axes,
+    device_of,
     floating,
     output_tensors,
     run,
 )
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import Runnable, as_module, set_serving, untouched
+from farfield.graph import Runnable, as_module, in_memory, set_serving, untouched
 from farfield.growth import Status, analyze
 from farfield.nn import NormCap
 from farfield.repair._change import Change, far_rows, measure_change
@@ -78,9 +80,9 @@ def repair(
     Parameters
     ----------
     model
-        A module, which is left as it is: the repaired one is a copy. Or an exported program, or the path of a
-        ``.pt2`` or ``.onnx`` file, which is read without running anything in it: protections stand between its
-        operations.
+        A module, which is left as it is: the repaired one is a copy, on the same device (limits are learned in main
+        memory). Or an exported program, or the path of a ``.pt2`` or ``.onnx`` file, which is read without running
+        anything in it: protections stand between its operations.
     data
         Calibration rows, eight at least and better some hundreds: a tensor, an array or table, a tuple or dictionary
         of them, a dictionary of columns, the path of a file of rows, a DataLoader or any iterable of batches that can
@@ -126,6 +128,17 @@ def repair(
         raise InvalidValueError(f"keep is a share of the rows, in (0, 1], got {keep!r}.")
     rollout = rollout or state is not None
     model = as_module(model)
+    if (home := device_of(model)) is not None and home.type != "cpu":
+        options: dict[str, Any] = {
+            "method": method,
+            "at": at,
+            "keep": keep,
+            "rollout": rollout,
+            "state": state,
+        }
+        options |= {"even_if_bounded": even_if_bounded, "progress": progress}
+        done = repair(in_memory(model), data, **options)
+        return replace(done, model=done.model.to(home))
     batches = Batches(data, model)
     example = batches.first()
     serving = without_insertions(model)

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from farfield._regular_file import open_regular
 from farfield._weights import put_weights, read_weights
+from farfield.calibration import device_of
 from farfield.errors import InvalidValueError, MissingExtraError
 from farfield.graph import Runnable, as_module
 from farfield.nn import FeatureClamp, NormCap, RangeHead
@@ -64,7 +65,8 @@ def restore(model: Runnable, path: str | Path) -> nn.Module:
         made = with_places(made, [i.at for i in insertions if i.place == "hidden"])
     made = inserted_into(made, insertions)
     put_weights(made, weights)
-    return made
+    home = device_of(as_module(model))
+    return made if home is None else made.to(home)
 
 
 def _settings(path: Path) -> list[_Setting]:

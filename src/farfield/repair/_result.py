@@ -15,7 +15,14 @@ from farfield._budget import Budget
 from farfield.audit import Audit
 from farfield.calibration import Call, Columns, argument_names, entry_name, run
 from farfield.errors import InvalidValueError
-from farfield.graph import OnnxModule, copied, export_for_any_rows, result_names, write_program
+from farfield.graph import (
+    OnnxModule,
+    copied,
+    export_for_any_rows,
+    in_memory,
+    result_names,
+    write_program,
+)
 from farfield.nn import FeatureClamp, NormCap, RangeHead
 from farfield.repair._change import BROKEN, Change, FarRow
 from farfield.repair._curves import ComparedCurve, SizeHistogram
@@ -84,11 +91,11 @@ class Repair:
         standard operators, everything else byte for byte as it was. ``.safetensors`` and ``.pt`` hold the state dict
         with the settings of the protections: :func:`farfield.repair.restore` puts them into the module again.
         """
-        place = Path(path)
+        place, model = Path(path), in_memory(self.model)
         if place.suffix == ".onnx" and isinstance(original := self.undo().eval(), OnnxModule):
             save_onnx(original, self.inserted, self.example, place)
         elif place.suffix in (".pt2", ".onnx"):
-            serving = copied(self.model).eval()
+            serving = copied(model).eval()
             args, kwargs = self.example
             program = export_for_any_rows(serving, args, kwargs)
             write_program(program, place, names=result_names(serving, run(serving, self.example)))
@@ -99,11 +106,11 @@ class Repair:
                 from safetensors.torch import save_model
             except ImportError as error:
                 raise MissingExtraError("Writing safetensors", "safetensors", "certify") from error
-            holder = self.model._modules.get(PREFIX)
-            settings = {PREFIX: holder.settings} if isinstance(holder, Inserted) else None
-            save_model(self.model, str(place), metadata=settings)
+            holder = next((part for part in model.children() if isinstance(part, Inserted)), None)
+            settings = {PREFIX: holder.settings} if holder is not None else None
+            save_model(model, str(place), metadata=settings)
         elif place.suffix in (".pt", ".pth"):
-            torch.save(self.model.state_dict(), made := io.BytesIO())
+            torch.save(model.state_dict(), made := io.BytesIO())
             place.write_bytes(made.getbuffer())
         else:
             raise InvalidValueError(

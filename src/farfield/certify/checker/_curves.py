@@ -110,12 +110,19 @@ class CheckedCurve:
         slack = [
             EVALUATION * (1 + np.abs(e) + np.abs(v)) + self.defect for e, v in zip(ends, values, strict=True)
         ]
-        low = np.minimum(values[0] - slack[0], values[1] - slack[1])
-        high = np.maximum(values[0] + slack[0], values[1] + slack[1])
+        far = (lo < -1e150, hi > 1e150)  # no end of that size is evaluated
+        if self.slopes[0] >= 0 or self.slopes[1] <= 0:  # monotone: each bound comes from one end
+            first, last = (0, 1) if self.slopes[0] >= 0 else (1, 0)
+            low, high = values[first] - slack[first], values[last] + slack[last]
+        else:
+            low = np.minimum(values[0] - slack[0], values[1] - slack[1])
+            high = np.maximum(values[0] + slack[0], values[1] + slack[1])
+            far = (far[0] | far[1],) * 2
+            first, last = 0, 1
         if self.turn is not None:
             low = np.where((lo <= self.turn + 1e-3) & (hi >= self.turn - 1e-3), self.low, low)
-        open_ = (lo < -1e150) | (hi > 1e150)  # no end of that size is evaluated
-        low, high = np.where(open_, self.low, low), np.where(open_, self.high, high)
+        low = np.where(far[first], self.low - self.defect, low)
+        high = np.where(far[last], self.high + self.defect, high)
         if math.isfinite(self.low):
             low = np.maximum(low, self.low - self.defect)
         return low, np.minimum(high, self.high + self.defect) if math.isfinite(self.high) else high
