@@ -7,35 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 
 from farfield.geometry import gram
 from farfield.geometry.bounds import predict_gap
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, band, chance_level, measured, simulate
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
+from farfield.papers.p2._simulation import Layering, Sizes, band, chance_level, measured, simulate
 from farfield.report import Figure, Panel, Series
 
 
 def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
-    sampler: Literal["weights", "law"],
+    *, activations: Sequence[str], sampler: Literal["weights", "law"], **sizes: Unpack[Sizes]
 ) -> ExperimentResult:
     """Finite-width gaps with 95% bands; exact mean field, corrected Theorem 4, the printed constant, both rates."""
-    traces = simulate(
-        [Layering(a) for a in activations],
-        n=n, width=width, depth=depth, degeneracy=degeneracy, runs=runs, seed=seed, progress=progress,
-        sampler=sampler,
-    )  # fmt: skip
+    traces = simulate([Layering(a) for a in activations], sampler=sampler, **sizes)
+    n, width, depth, runs = sizes["n"], sizes["width"], sizes["depth"], sizes["runs"]
     layers = tuple(float(v) for v in range(depth + 1))
     panels, verdicts, numbers = [], [], {}
     for name, trace in zip(activations, traces, strict=True):
@@ -109,10 +97,12 @@ def run(
             "bound": band(bound)[0].tolist(),
         }
     caption = (
-        f"n = {n} inputs, width {width}, LayerNorm after the activation, input degeneracy {degeneracy:g}."
+        "n = {n} inputs, width {width}, LayerNorm after the activation, input degeneracy {degeneracy:g}."
     )
     return ExperimentResult(
-        tuple(verdicts), numbers, Figure("Isometry gap through depth", tuple(panels), caption, columns=3)
+        tuple(verdicts),
+        numbers,
+        Figure("Isometry gap through depth", tuple(panels), caption.format(**sizes), columns=3),
     )
 
 
