@@ -15,7 +15,7 @@ from torch import Tensor
 
 from farfield._intervals import mean_interval
 from farfield.engine import Checkpoint, fingerprint
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._parts import AFTERWARDS, TRAINED, far_errors, table_splits
 from farfield.report import Figure, Panel, Series, Table
 
@@ -118,7 +118,7 @@ def _verdicts(ratios: Ratios) -> list[ClaimVerdict]:
     far = {kind: ratios.by_table(kind, base) for kind in KINDS}
     gain = -float(far["LN first"].mean())
     gained = float(sum(mean_interval(far["LN first"]))) < 0.0  # half of a gain that is none says nothing
-    out = [
+    claims = Claims(
         ClaimVerdict(
             f"{kind}: the far error is below the standard network's, geometric mean over tables with its 95% "
             "interval",
@@ -127,8 +127,8 @@ def _verdicts(ratios: Ratios) -> list[ClaimVerdict]:
         )
         for kind in KINDS
         if kind != "standard"
-    ]
-    out += [
+    )
+    claims += [
         ClaimVerdict(
             f"{kind} reaches at least half of the gain of LN first, so {what}",
             gained and -float(far[kind].mean()) >= 0.5 * gain,
@@ -144,14 +144,12 @@ def _verdicts(ratios: Ratios) -> list[ClaimVerdict]:
     ]
     for bias_var in ratios.bias_vars[1:]:
         shift = ratios.by_table("standard", bias_var)
-        out.append(
-            ClaimVerdict(
-                f"standard: bias variance {bias_var:g} instead of {base:g} lowers the far error on the median table",
-                float(shift.median()) < 0.0,
-                f"median factor {math.exp(float(shift.median())):.3f}, geometric mean {_words(shift)}",
-            )
+        claims.add(
+            f"standard: bias variance {bias_var:g} instead of {base:g} lowers the far error on the median table",
+            float(shift.median()) < 0.0,
+            f"median factor {math.exp(float(shift.median())):.3f}, geometric mean {_words(shift)}",
         )
-    return out
+    return claims
 
 
 def _means(ratios: Ratios) -> Panel:
