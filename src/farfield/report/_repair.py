@@ -12,7 +12,7 @@ from rich.text import Text
 from farfield.report._certificate import certificate_view
 from farfield.report._pages import environment, styles
 from farfield.report._terminal import Part
-from farfield.report._words import clean, number
+from farfield.report._words import clean, number, power_of_ten
 
 __all__ = ["render_repair", "repair_parts"]
 
@@ -143,7 +143,7 @@ def _picture(curve: Mapping[str, Any]) -> _Picture:
     seen = [math.log10(v) if ray else float(v) for v in curve["seen"]]
     shaded = (across(max(seen[0], x[0])), across(min(seen[1], x[-1])))
     marks = (
-        [(across(k), f"10{_power(k)}" if k else "1") for k in range(0, 7, 2)]
+        [(across(k), power_of_ten(10.0**k)) for k in range(0, 7, 2)]
         if ray
         else [(across(k), f"{k:g}") for k in (-40, -20, 0, 20, 40)]
     )
@@ -163,10 +163,6 @@ def _picture(curve: Mapping[str, Any]) -> _Picture:
         tuple(heights),
         "times the row" if ray else "deviations from the mean",
     )
-
-
-def _power(value: int) -> str:
-    return str(value).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _line(points: Sequence[tuple[float, float]]) -> str:
