@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +77,13 @@ def run(
     return ExperimentResult(tuple(_verdicts(ratios)), ratios.numbers(), figure, _table(ratios))
 
 
+@dataclass(frozen=True)
 class Ratios:
     """Logarithms of errors over those of the standard network with the first bias variance."""
 
-    def __init__(
-        self,
-        found: dict[tuple[str, float], dict[str, dict[str, Tensor]]],
-        tables: tuple[str, ...],
-        bias_vars: tuple[float, ...],
-    ) -> None:
-        self.found, self.tables, self.bias_vars = found, tables, bias_vars
+    found: dict[tuple[str, float], dict[str, dict[str, Tensor]]]
+    tables: tuple[str, ...]
+    bias_vars: tuple[float, ...]
 
     def by_table(self, kind: str, bias_var: float, part: str = "far") -> Tensor:
         """Mean over splits, (tables,)."""
