@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, Unpack
 
 from farfield.papers._experiment import ClaimVerdict, ExperimentResult
 from farfield.papers.p2._simulation import Layering, Sizes, Trace, measured, simulate
-from farfield.report import Figure, Panel
+from farfield.report import Figure, Panel, Series
 
 __all__ = ["Found", "compare", "gap_panel"]
 
@@ -49,7 +49,14 @@ def compare(
     return ExperimentResult(tuple(verdicts), numbers, figure)
 
 
-def gap_panel(title: str, curves: Mapping[str, Trace], color: int = 0) -> Panel:
-    """Isometry gaps through depth with their bands; colors count from ``color``."""
-    series = tuple(measured(label, t.gap, k) for k, (label, t) in enumerate(curves.items(), color))
-    return Panel(title, "layer ℓ", "isometry gap −log I", series, y_scale="log")
+def gap_panel(
+    title: str,
+    curves: Mapping[str, Trace],
+    *beside: Series,
+    color: int = 0,
+    y_range: tuple[float, float] | None = None,
+) -> Panel:
+    """Isometry gaps through depth with their bands, colors counted from ``color``, and what stands beside them."""
+    series = [measured(label, t.gap, k) for k, (label, t) in enumerate(curves.items(), color)]
+    label = "isometry gap −log I"
+    return Panel(title, "layer ℓ", label, (*series, *beside), y_scale="log", y_range=y_range)

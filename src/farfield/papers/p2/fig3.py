@@ -14,8 +14,9 @@ import torch
 from farfield.geometry import gram
 from farfield.geometry.bounds import predict_gap
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
-from farfield.papers.p2._simulation import Layering, Sizes, band, chance_level, measured, simulate
-from farfield.report import Figure, Panel, Series
+from farfield.papers.p2._comparison import gap_panel
+from farfield.papers.p2._simulation import Layering, Sizes, band, chance_level, simulate
+from farfield.report import Figure, Series
 
 
 def run(
@@ -37,19 +38,17 @@ def run(
         sharp = band(torch.stack([p.sharp_rate for p in predictions]))[0]
         start = float(middle[0])
         panels.append(
-            Panel(
-                f"{name}, β = {strength:.4f}", "layer ℓ", "isometry gap −log I",
-                (
-                    measured(f"width {width}, {runs} runs, 95% band", trace.gap, 0),
-                    Series("mean field, exact", layers, tuple(predicted.tolist()), style="dashed", color=1),
-                    Series("Theorem 4, corrected", layers, tuple(band(bound)[0].tolist()), style="line", color=2),
-                    Series("as printed, β^−ℓ (C = 1)", layers, tuple(printed.tolist()), style="dotted", color=7),
-                    Series("rate 1/β", layers, tuple((start * printed).tolist()), style="dotted", color=4),
-                    Series("rate (2−β)²", layers, tuple(sharp.tolist()), style="dotted", color=3),
-                ),
-                y_scale="log", y_range=(1e-4, 30.0),
+            gap_panel(
+                f"{name}, β = {strength:.4f}",
+                {f"width {width}, {runs} runs, 95% band": trace},
+                Series("mean field, exact", layers, tuple(predicted.tolist()), style="dashed", color=1),
+                Series("Theorem 4, corrected", layers, tuple(band(bound)[0].tolist()), style="line", color=2),
+                Series("as printed, β^−ℓ (C = 1)", layers, tuple(printed.tolist()), style="dotted", color=7),
+                Series("rate 1/β", layers, tuple((start * printed).tolist()), style="dotted", color=4),
+                Series("rate (2−β)²", layers, tuple(sharp.tolist()), style="dotted", color=3),
+                y_range=(1e-4, 30.0),
             )
-        )  # fmt: skip
+        )
         chance = chance_level(n, width, strength, depth)
         above = int((theory > bound).sum())
         band_above = int((band(trace.gap / bound)[1] > 1.0 + 1e-6).sum())
