@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from farfield.report._certificate import certificate_view
-from farfield.report._pages import environment, styles
+from farfield.report._pages import rendered
 from farfield.report._terminal import Part
 from farfield.report._words import clean, number, power_of_ten
 
@@ -82,11 +82,8 @@ def render_repair(
         "size": (WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM),
     }
     proved = certificate_view(certificate, name=name) if certificate is not None else None
-    template = environment().get_template("repair.html.j2")
-    page: str = template.render(
-        repair=view, certificate=proved, css=styles("audit.css", "certificate.css", "repair.css")
-    )
-    return page
+    sheets = ("audit.css", "certificate.css", "repair.css")
+    return rendered("repair.html.j2", *sheets, repair=view, certificate=proved)
 
 
 def repair_parts(repair: Mapping[str, Any]) -> Iterator[Part]:
