@@ -3,8 +3,8 @@
 import torch
 
 from farfield.geometry import gram, normalized_gram
+from farfield.papers.p2 import _comparison, centering, figC2
 from farfield.papers.p2 import _simulation as simulation
-from farfield.papers.p2 import centering, figC2
 from farfield.papers.p2._simulation import Layering, band, degenerate_input, simulate
 
 quiet = {"progress": lambda done, total: None}
@@ -114,9 +114,8 @@ def test_claims_can_fail(monkeypatch):
         return [simulation.Trace(gap, gap, (x,) * runs) for _ in layerings]
 
     sizes = {"n": 4, "width": 16, "depth": 6, "degeneracy": 2.0, "runs": 3, "seed": 0, **quiet}
-    monkeypatch.setattr(centering, "simulate", flat)
+    monkeypatch.setattr(_comparison, "simulate", flat)
     assert any(v.surprising for v in centering.run(activations=["relu"], **sizes).verdicts)
-    monkeypatch.setattr(figC2, "simulate", flat)
     assert any(
         v.surprising for v in figC2.run(activations=["tanh"], gains=[0.5, 2.0], at=2, **sizes).verdicts
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,10 +21,21 @@ from farfield.learn._sklearn import (
 __all__ = ["InfiniteWidthRegressor", "NNGPRegressor", "NTKRegressor"]
 
 
+@dataclass(eq=False, repr=False)
 class InfiniteWidthRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """What every estimator here shares: the network, the scaling of data, the bounds of what was fitted."""
 
-    kind: kernels.KernelKind
+    kind: ClassVar[kernels.KernelKind]
+
+    depth: int = 2
+    activation: Any = "relu"
+    layer_norm: Any = "first"
+    order: Literal["pre", "post"] = "pre"
+    norm: Literal["layer", "rms"] = "layer"
+    weight_var: float = 1.0
+    bias_var: float = 0.1
+    noise: float = 0.0
+    standardize: bool = True
 
     def _network(self) -> kernels.NetworkKernel:
         return kernels.mlp(
@@ -81,42 +93,16 @@ _ROUNDING = 1e-14
 """Share by which offset and scale may be rounded."""
 
 
+@dataclass(eq=False, repr=False)
 class _ExactRegressor(InfiniteWidthRegressor):
     """One system for all the data, solved by regression.fit."""
 
-    def __init__(
-        self,
-        depth: int = 2,
-        activation: Any = "relu",
-        layer_norm: Any = "first",
-        order: str = "pre",
-        norm: str = "layer",
-        weight_var: float = 1.0,
-        bias_var: float = 0.1,
-        noise: float = 0.0,
-        standardize: bool = True,
-        solver: Literal["auto", "cholesky", "pcg"] = "auto",
-        precision: Literal["float64", "float32"] = "float64",
-        jitter: float | Literal["auto"] = "auto",
-        tolerance: float = 1e-6,
-        engine: Any = "auto",
-        memory: int | str = "auto",
-    ) -> None:
-        self.depth = depth
-        self.activation = activation
-        self.layer_norm = layer_norm
-        self.order = order
-        self.norm = norm
-        self.weight_var = weight_var
-        self.bias_var = bias_var
-        self.noise = noise
-        self.standardize = standardize
-        self.solver = solver
-        self.precision = precision
-        self.jitter = jitter
-        self.tolerance = tolerance
-        self.engine = engine
-        self.memory = memory
+    solver: Literal["auto", "cholesky", "pcg"] = "auto"
+    precision: Literal["float64", "float32"] = "float64"
+    jitter: float | Literal["auto"] = "auto"
+    tolerance: float = 1e-6
+    engine: Any = "auto"
+    memory: int | str = "auto"
 
     def fit(self, X: Any, y: Any) -> _ExactRegressor:
         """Fit to inputs of shape (n, d) and targets of shape (n,) or (n, n_outputs); returns itself."""
@@ -221,7 +207,7 @@ class NTKRegressor(_ExactRegressor):
     array([-1.823,  1.823])
     """
 
-    kind: kernels.KernelKind = "ntk"
+    kind: ClassVar[kernels.KernelKind] = "ntk"
 
 
 class NNGPRegressor(_ExactRegressor):
@@ -251,4 +237,4 @@ class NNGPRegressor(_ExactRegressor):
     array([0.008, 0.073])
     """
 
-    kind: kernels.KernelKind = "nngp"
+    kind: ClassVar[kernels.KernelKind] = "nngp"

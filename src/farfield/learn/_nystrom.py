@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ _CANDIDATES = 10
 """Rows that compete for a landmark's place, for each: choosing among all would cost as much as the fit."""
 
 
+@dataclass(eq=False, repr=False)
 class NystromNTKRegressor(InfiniteWidthRegressor):
     r"""Kernel regression with the NTK of infinite width on m landmarks z, from one pass over the data.
 
@@ -71,39 +73,14 @@ class NystromNTKRegressor(InfiniteWidthRegressor):
     True
     """
 
-    kind: kernels.KernelKind = "ntk"
+    kind: ClassVar[kernels.KernelKind] = "ntk"
 
-    def __init__(
-        self,
-        depth: int = 2,
-        activation: Any = "relu",
-        layer_norm: Any = "first",
-        order: str = "pre",
-        norm: str = "layer",
-        weight_var: float = 1.0,
-        bias_var: float = 0.1,
-        noise: float = 1e-3,
-        standardize: bool = True,
-        n_landmarks: int = 500,
-        selection: str = "greedy",
-        precision: str = "float64",
-        memory: int | str = "256MB",
-        random_state: Any = None,
-    ) -> None:
-        self.depth = depth
-        self.activation = activation
-        self.layer_norm = layer_norm
-        self.order = order
-        self.norm = norm
-        self.weight_var = weight_var
-        self.bias_var = bias_var
-        self.noise = noise
-        self.standardize = standardize
-        self.n_landmarks = n_landmarks
-        self.selection = selection
-        self.precision = precision
-        self.memory = memory
-        self.random_state = random_state
+    noise: float = 1e-3
+    n_landmarks: int = 500
+    selection: str = "greedy"
+    precision: str = "float64"
+    memory: int | str = "256MB"
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any) -> NystromNTKRegressor:
         """Fit to inputs (n, d) and targets (n,) or (n, n_outputs), forgetting what came before; returns itself."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from farfield._budget import Budget
 from farfield.errors import InvalidValueError
 from farfield.learn._members import tempered
 from farfield.learn._scaling import Array, Scaling
@@ -29,6 +29,7 @@ _LEVEL = 1e-9
 """Probabilities that are nearer to each other than this may be in either order by rounding."""
 
 
+@dataclass(eq=False, repr=False)
 class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
     r"""A network with one LayerNorm on every path: its confidence has a ceiling, and falls far from the data.
 
@@ -78,55 +79,7 @@ class StableMLPClassifier(ClassifierMixin, StableMLP):  # type: ignore[misc]
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (128, 128),
-        activation: Any = "relu",
-        norm: Any = "layer",
-        placement: Any = "first",
-        far_field: Literal["norm", "cap", "auto"] = "norm",
-        n_members: int = 5,
-        output_range: Any = "auto",
-        certified_range: Any = None,
-        class_weight: Any = None,
-        bias_var: float = 0.1,
-        max_epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] | None = "auto",
-        learning_rate: float = 5e-3,
-        schedule: Literal["constant", "cosine"] = "cosine",
-        weight_decay: float = 1e-2,
-        early_stopping: bool | Literal["auto"] = "auto",
-        validation_fraction: float = 0.1,
-        patience: int = 20,
-        standardize: bool = True,
-        time_budget: float | Budget | None = None,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            hidden_layer_sizes=hidden_layer_sizes,
-            activation=activation,
-            norm=norm,
-            placement=placement,
-            far_field=far_field,
-            n_members=n_members,
-            output_range=output_range,
-            certified_range=certified_range,
-            bias_var=bias_var,
-            max_epochs=max_epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            schedule=schedule,
-            weight_decay=weight_decay,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            standardize=standardize,
-            time_budget=time_budget,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+    class_weight: Any = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StableMLPClassifier:
         """X of shape (n, features), y of shape (n,) with any labels."""

@@ -62,6 +62,7 @@ class _Task:
         return _Task(self.inputs[chosen], self.targets[chosen], self.outputs, weights, self.loss)
 
 
+@dataclass(eq=False, repr=False)
 class StableMLP(FarAway):
     """Settings, training and evaluation."""
 
@@ -86,51 +87,27 @@ class StableMLP(FarAway):
         "verbose": ["verbose"],
     }  # activation, norm and placement: farfield.nn.MLP says what they may be
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (128, 128),
-        activation: Any = "relu",
-        norm: Any = "layer",
-        placement: Any = "first",
-        far_field: Literal["norm", "cap", "auto"] = "norm",
-        n_members: int = 5,
-        output_range: Any = "auto",
-        certified_range: Any = None,
-        bias_var: float = 0.1,
-        max_epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] | None = "auto",
-        learning_rate: float = 5e-3,
-        schedule: Literal["constant", "cosine"] = "cosine",
-        weight_decay: float = 1e-2,
-        early_stopping: bool | Literal["auto"] = "auto",
-        validation_fraction: float = 0.1,
-        patience: int = 20,
-        standardize: bool = True,
-        time_budget: float | Budget | None = None,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.norm = norm
-        self.placement = placement
-        self.far_field = far_field
-        self.n_members = n_members
-        self.output_range = output_range
-        self.certified_range = certified_range
-        self.bias_var = bias_var
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.standardize = standardize
-        self.time_budget = time_budget
-        self.random_state = random_state
-        self.verbose = verbose
+    hidden_layer_sizes: Any = (128, 128)
+    activation: Any = "relu"
+    norm: Any = "layer"
+    placement: Any = "first"
+    far_field: Literal["norm", "cap", "auto"] = "norm"
+    n_members: int = 5
+    output_range: Any = "auto"
+    certified_range: Any = None
+    bias_var: float = 0.1
+    max_epochs: int | Literal["auto"] = "auto"
+    batch_size: int | Literal["auto"] | None = "auto"
+    learning_rate: float = 5e-3
+    schedule: Literal["constant", "cosine"] = "cosine"
+    weight_decay: float = 1e-2
+    early_stopping: bool | Literal["auto"] = "auto"
+    validation_fraction: float = 0.1
+    patience: int = 20
+    standardize: bool = True
+    time_budget: float | Budget | None = None
+    random_state: Any = None
+    verbose: bool = False
 
     # -------------------------------------------------------------- training
 

@@ -22,16 +22,8 @@ def _relu(g: Tensor, y: Tensor) -> Tensor:
     return torch.ops.aten.threshold_backward(g, y, 0)  # type: ignore[no-any-return]
 
 
-def _tanh(g: Tensor, y: Tensor) -> Tensor:
-    return torch.ops.aten.tanh_backward(g, y)  # type: ignore[no-any-return]
-
-
-def _sigmoid(g: Tensor, y: Tensor) -> Tensor:
-    return torch.ops.aten.sigmoid_backward(g, y)  # type: ignore[no-any-return]
-
-
 _BACK: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
-    nn.ReLU: _relu, nn.Tanh: _tanh, nn.Sigmoid: _sigmoid,
+    nn.ReLU: _relu, nn.Tanh: torch.ops.aten.tanh_backward, nn.Sigmoid: torch.ops.aten.sigmoid_backward,
 }  # fmt: skip
 """From the derivative by an activation's output and that output to the derivative by its input."""
 

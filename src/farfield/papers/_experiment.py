@@ -21,6 +21,7 @@ from farfield.report._data import figure_of, plain
 
 __all__ = [
     "ClaimVerdict",
+    "Claims",
     "Experiment",
     "ExperimentResult",
     "Progress",
@@ -55,6 +56,14 @@ class ClaimVerdict:
     def surprising(self) -> bool:
         """Whether the outcome differs from what theory says."""
         return self.holds != self.expected
+
+
+class Claims(list[ClaimVerdict]):
+    """The verdicts of a run, in the order in which they are judged."""
+
+    def add(self, claim: str, holds: bool, measured: str) -> None:
+        """One more, which is expected to hold."""
+        self.append(ClaimVerdict(claim, holds, measured))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farfield.report._advice import NO_CLAIM
-from farfield.report._pages import environment, styles
+from farfield.report._pages import rendered
 from farfield.report._terminal import Page, Part
 from farfield.report._words import (
     attained_text,
@@ -124,9 +124,7 @@ def render_certificate(
     True
     """
     view = certificate_view(certificate, name=name, file=file, target=target)
-    template = environment().get_template("certificate.html.j2")
-    page: str = template.render(certificate=view, css=styles("audit.css", "certificate.css"))
-    return page
+    return rendered("certificate.html.j2", "audit.css", "certificate.css", certificate=view)
 
 
 def certificate_view(

@@ -10,7 +10,7 @@ from farfield.report._certificate import certificate_view
 from farfield.report._chart import chart
 from farfield.report._collapse import KINDS, Drawing, DrawnBox, collapse
 from farfield.report._layout import HEIGHT, lay_out
-from farfield.report._pages import environment, script, styles
+from farfield.report._pages import rendered, script
 from farfield.report._words import (
     AuditData,
     clean,
@@ -81,12 +81,10 @@ def render_html(audit: dict[str, Any], certificate: dict[str, Any] | None = None
     """
     data = clean(audit)
     view = _view(data)
-    view["certificate"] = None
-    if certificate is not None:
-        view["certificate"] = certificate_view(certificate, name=str(data["subject"]["name"]))
-        view["css"] = styles("audit.css", "certificate.css")
-    page: str = environment().get_template("audit.html.j2").render(view)
-    return page
+    if certificate is None:
+        return rendered("audit.html.j2", "audit.css", **view, certificate=None)
+    bounds = certificate_view(certificate, name=str(data["subject"]["name"]))
+    return rendered("audit.html.j2", "audit.css", "certificate.css", **view, certificate=bounds)
 
 
 def _view(audit: AuditData) -> dict[str, Any]:
@@ -113,7 +111,6 @@ def _view(audit: AuditData) -> dict[str, Any]:
         "titles": {r["code"]: r["title"] for r in audit["rules"]},
         "assumptions": _assumptions(audit),
         "provenance": provenance_rows(audit["provenance"]),
-        "css": styles("audit.css"),
         "script": source,
         "script_hash": script_hash,
     }

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.text import Text
 
-from farfield.report._pages import environment, script, styles
+from farfield.report._pages import rendered, script
 from farfield.report._terminal import Page
 from farfield.report._words import clean, interval_text, number, provenance_rows
 
@@ -147,7 +147,8 @@ def _page(
 ) -> str:
     source, script_hash = script("index.js")
     about = clean(dict((run or {}).get("provenance") or {}))
-    page: str = environment().get_template("index.html.j2").render(
+    return rendered(
+        "index.html.j2", "audit.css", "index.css",
         name=clean(name) or "checkpoints",
         rows=shown,
         total=total,
@@ -158,11 +159,9 @@ def _page(
         has_certificate=any(row["certified"] for row in shown),
         provenance=provenance_rows(about),
         date=about.get("date", ""),
-        css=styles("audit.css", "index.css"),
         script=source,
         script_hash=script_hash,
     )  # fmt: skip
-    return page
 
 
 def print_index(rows: Iterable[Mapping[str, Any]], console: Console | None = None, *, most: int = 20) -> None:

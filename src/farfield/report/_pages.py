@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import cache
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from farfield.report._words import listed, number, power_of_ten, ratio_text, shape_text
 
-__all__ = ["environment", "script", "styles", "template_source"]
+__all__ = ["environment", "rendered", "script", "styles", "template_source"]
 
 
 @cache
@@ -26,6 +27,12 @@ def environment() -> jinja2.Environment:
     )
     made.filters.update(number=number, ten=power_of_ten, listed=listed, shape=shape_text, ratio=ratio_text)
     return made
+
+
+def rendered(template: str, *sheets: str, **view: Any) -> str:
+    """A page: a template with what it prints, and style sheets of ours."""
+    page: str = environment().get_template(template).render(**view, css=styles(*sheets))
+    return page
 
 
 def template_source(name: str) -> str:

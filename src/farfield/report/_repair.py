@@ -10,9 +10,9 @@ from typing import Any
 from rich.text import Text
 
 from farfield.report._certificate import certificate_view
-from farfield.report._pages import environment, styles
+from farfield.report._pages import rendered
 from farfield.report._terminal import Part
-from farfield.report._words import clean, number
+from farfield.report._words import clean, number, power_of_ten
 
 __all__ = ["render_repair", "repair_parts"]
 
@@ -82,11 +82,8 @@ def render_repair(
         "size": (WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM),
     }
     proved = certificate_view(certificate, name=name) if certificate is not None else None
-    template = environment().get_template("repair.html.j2")
-    page: str = template.render(
-        repair=view, certificate=proved, css=styles("audit.css", "certificate.css", "repair.css")
-    )
-    return page
+    sheets = ("audit.css", "certificate.css", "repair.css")
+    return rendered("repair.html.j2", *sheets, repair=view, certificate=proved)
 
 
 def repair_parts(repair: Mapping[str, Any]) -> Iterator[Part]:
@@ -143,7 +140,7 @@ def _picture(curve: Mapping[str, Any]) -> _Picture:
     seen = [math.log10(v) if ray else float(v) for v in curve["seen"]]
     shaded = (across(max(seen[0], x[0])), across(min(seen[1], x[-1])))
     marks = (
-        [(across(k), f"10{_power(k)}" if k else "1") for k in range(0, 7, 2)]
+        [(across(k), power_of_ten(10.0**k)) for k in range(0, 7, 2)]
         if ray
         else [(across(k), f"{k:g}") for k in (-40, -20, 0, 20, 40)]
     )
@@ -163,10 +160,6 @@ def _picture(curve: Mapping[str, Any]) -> _Picture:
         tuple(heights),
         "times the row" if ray else "deviations from the mean",
     )
-
-
-def _power(value: int) -> str:
-    return str(value).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _line(points: Sequence[tuple[float, float]]) -> str:

@@ -39,23 +39,13 @@ def plot_audit(audit: Mapping[str, Any], *, ax: Any = None) -> Any:
     """
     data, axes = clean(audit), new_axes() if ax is None else ax
     radii = [float(r) for r in data["rays"]["radii"]]
-    random = True
     for series in data["rays"]["series"]:
         values = [float(v) if v is not None else math.nan for v in series["values"]]
         if series["label"] == "witness":
-            axes.plot(
-                radii, values, "-", color=_ORANGE, linewidth=2.2, label="direction that proves the growth"
-            )
+            label, color, width = "direction that proves the growth", _ORANGE, 2.2
         else:
-            axes.plot(
-                radii,
-                values,
-                "-",
-                color=_BLUE,
-                linewidth=1.1,
-                label="random directions" if random else "_nolegend_",
-            )
-            random = False
+            label, color, width = "random directions", _BLUE, 1.1
+        axes.plot(radii, values, "-", color=color, linewidth=width, label=_once(axes, label))
     bound = _largest(data)
     if bound is not None:
         axes.axhline(bound, color=_GREEN, linestyle="--", linewidth=1.6, label="proved for every input")
@@ -140,20 +130,10 @@ def plot_repair(repair: Mapping[str, Any], *, ax: Any = None) -> Any:
     """
     data, axes = clean(repair), new_axes() if ax is None else ax
     rays = [curve for curve in data["curves"] if curve["kind"] == "ray"]
-    for k, curve in enumerate(rays):
-        for key, color, style, label in (
-            ("before", _ORANGE, "--", "before"),
-            ("after", _BLUE, "-", "after"),
-        ):
+    for curve in rays:
+        for key, color, style in (("before", _ORANGE, "--"), ("after", _BLUE, "-")):
             values = [float(v) for v in curve[key]]
-            axes.plot(
-                curve["x"],
-                values,
-                style,
-                color=color,
-                linewidth=1.6,
-                label=label if k == 0 else "_nolegend_",
-            )
+            axes.plot(curve["x"], values, style, color=color, linewidth=1.6, label=_once(axes, key))
     if rays:
         _shade(axes, rays[0]["seen"])
         axes.set_xscale("log")
@@ -178,26 +158,12 @@ def _bars(rows: Sequence[BoundRow], ax: Any, title: str, met: str) -> Any:
         # An end that was not proved runs out of the picture.
         left = row.lower if math.isfinite(row.lower) else low - 2 * room
         right = row.upper if math.isfinite(row.upper) else high + 2 * room
-        axes.barh(
-            k,
-            right - left,
-            left=left,
-            height=0.62,
-            color=_BLUE,
-            alpha=0.25,
-            label="proved" if k == 0 else None,
-        )
+        proved = {"color": _BLUE, "alpha": 0.25, "label": _once(axes, "proved")}
+        axes.barh(k, right - left, left=left, height=0.62, **proved)
         if math.isfinite(row.low) and math.isfinite(row.high):
-            axes.barh(
-                k,
-                row.high - row.low,
-                left=row.low,
-                height=0.3,
-                color=_BLUE,
-                edgecolor=_BLUE,
-                linewidth=1.5,  # a range of almost no width is still seen
-                label=met if k == 0 else None,
-            )
+            # With an edge: a range of almost no width is still seen.
+            attained = {"color": _BLUE, "edgecolor": _BLUE, "linewidth": 1.5, "label": _once(axes, met)}
+            axes.barh(k, row.high - row.low, left=row.low, height=0.3, **attained)
     axes.set_yticks(range(len(shown)), [row.name for row in shown])
     # The first in the list stands at the top, below a row for the legend.
     axes.set_ylim(max(len(shown), 1) - 0.4, -0.6 - 0.15 * max(len(shown), 2))
@@ -207,6 +173,11 @@ def _bars(rows: Sequence[BoundRow], ax: Any, title: str, met: str) -> Any:
     more = f" ({len(rows) - _BARS:,} more not drawn)" if len(rows) > _BARS else ""
     _finish(axes, f"{title}{more}", "value", "", loc="upper left", ncols=2)
     return axes
+
+
+def _once(axes: Any, label: str) -> str:
+    """The label, or what keeps a curve out of the legend where another one has that label."""
+    return "_nolegend_" if label in axes.get_legend_handles_labels()[1] else label
 
 
 def _largest(audit: Mapping[str, Any]) -> float | None:

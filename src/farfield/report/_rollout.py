@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from farfield.report._certificate import BoundRow, bound_drawing, entry_name
-from farfield.report._pages import environment, styles
+from farfield.report._pages import rendered
 from farfield.report._terminal import Part
 from farfield.report._words import clean, number
 
@@ -54,9 +54,7 @@ def render_rollout(rollout: Mapping[str, Any], *, name: str = "") -> str:
         "assumptions": data["assumptions"],
         "hash": data["model_hash"],
     }
-    template = environment().get_template("rollout.html.j2")
-    page: str = template.render(rollout=view, css=styles("audit.css", "certificate.css"))
-    return page
+    return rendered("rollout.html.j2", "audit.css", "certificate.css", rollout=view)
 
 
 def rollout_parts(rollout: Mapping[str, Any]) -> Iterator[Part]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from captured import Plain
 from farfield.certify.intervals import Interval, propagate, register_interval_rule
-from farfield.certify.intervals._registry import IntervalRule, find_interval_rule, unregister_interval_rule
-from farfield.graph import Example, Program, Sample
+from farfield.certify.intervals._registry import INTERVAL_RULES, IntervalRule, unregister_interval_rule
+from farfield.graph import Example, Node, Program, Sample
 
 DOUBLE = torch.float64
 Violation = tuple[str, str, float, float, float]
@@ -21,7 +21,7 @@ Violation = tuple[str, str, float, float, float]
 @contextmanager
 def rule_of(op: str, rule: IntervalRule) -> Iterator[None]:
     """Another interval rule for the length of a test."""
-    before = find_interval_rule(op)
+    before = INTERVAL_RULES.find(Node("", op))
     register_interval_rule(op, rule)
     try:
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -334,18 +335,7 @@ class _Assembly:
     def _widened(self, curve: Curve) -> Curve:
         pad = self.size - curve.matrix.shape[1]
         wide = [torch.nn.functional.pad(t, (0, pad)) for t in (curve.matrix, curve.magnitude)]
-        return Curve(
-            curve.columns,
-            wide[0],
-            wide[1],
-            curve.offset,
-            curve.offset_magnitude,
-            curve.lo,
-            curve.hi,
-            curve.unit,
-            curve.scalar,
-            curve.block,
-        )
+        return replace(curve, matrix=wide[0], magnitude=wide[1])
 
     # -- forms in the problem's variables ----------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from farfield.certify.intervals._fallback import from_growth
 from farfield.certify.intervals._infinite import carried, written
 from farfield.certify.intervals._interval import Interval, all_finite, meet, point, spread, tidy, unbounded
-from farfield.certify.intervals._registry import Bounds, Place, UnboundableError, find_interval_rule
+from farfield.certify.intervals._registry import INTERVAL_RULES, Bounds, Place, UnboundableError
 from farfield.certify.intervals.rules.shape import moved
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.graph import InputSpec, Node, Program, SymbolicSize, describe
+from farfield.graph import InputSpec, Node, Program, SymbolicSize, describe, last_uses
 
 __all__ = ["propagate"]
 
@@ -93,7 +93,7 @@ def propagate(
     _check(program, boxes, known)
     specs = {spec.name: spec for spec in program.inputs}
     wanted = None if keep is None else frozenset(keep)
-    last_use = {} if wanted is None else _last_uses(program)
+    last_use = {} if wanted is None else last_uses(program.nodes)
     table: dict[str, Bounds] = {}
     infinite: dict[str, Tensor] = {}
     masked: set[str] = set()
@@ -152,7 +152,7 @@ def _operation(
 
 def _apply(place: Place, flags: Tensor | None) -> Bounds:
     facts, node = describe(place.node), place.node
-    rule = find_interval_rule(node.op)
+    rule = INTERVAL_RULES.find(node)
     given = {i for i, name in enumerate(node.inputs) if name is not None}
     chosen = {i for group in facts.linear for i in group} & given
     if rule is None and facts.moves and chosen == given:
@@ -282,11 +282,3 @@ def _symbolic(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(_symbolic(v) for v in value.values())
     return isinstance(value, tuple | list) and any(_symbolic(v) for v in value)
-
-
-def _last_uses(program: Program) -> dict[str, int]:
-    last: dict[str, int] = {}
-    for position, node in enumerate(program.nodes):
-        for name in (node.name, *node.operands):
-            last[name] = position
-    return last

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from farfield.certify.intervals._interval import Interval, all_finite, point
 from farfield.errors import FarfieldError, InvalidValueError
-from farfield.graph import Node, compute_node, describe
+from farfield.graph import Node, RuleTable, compute_node, describe
 
 __all__ = [
+    "INTERVAL_RULES",
     "Bounds",
     "IntervalRule",
     "Place",
     "UnboundableError",
-    "find_interval_rule",
     "interval_rule",
     "interval_rule_names",
     "register_interval_rule",
@@ -165,9 +165,11 @@ def _stays_positive(node: Node) -> bool:
 
 
 IntervalRule: TypeAlias = Callable[[Place], Bounds]
-_Rule = TypeVar("_Rule", bound=Callable[[Place], Any])
-
-_RULES: dict[str, IntervalRule] = {}
+INTERVAL_RULES: RuleTable[IntervalRule] = RuleTable("interval rule")
+interval_rule = INTERVAL_RULES.rule
+"""Decorator: the function is the rule of these operators."""
+interval_rule_names = INTERVAL_RULES.names
+"""Operators that have a rule, sorted."""
 
 
 def register_interval_rule(op: str, rule: IntervalRule) -> IntervalRule:
@@ -179,7 +181,7 @@ def register_interval_rule(op: str, rule: IntervalRule) -> IntervalRule:
     Parameters
     ----------
     op
-        Name of a registered graph operator.
+        Name of a registered graph operator, or of a captured function that nobody registered (``"aten.sinc"``).
     rule
         Takes a :class:`Place`, returns an :class:`Interval`, or a tuple of them for several results; raises
         ``place.refuse(reason)`` where the value may be undefined.
@@ -190,31 +192,9 @@ def register_interval_rule(op: str, rule: IntervalRule) -> IntervalRule:
     >>> squash = register_interval_rule("example_squash", lambda place: spread(-1.0, 1.0, place.shape))
     >>> unregister_interval_rule("example_squash")
     """
-    _RULES[op] = rule
-    return rule
-
-
-def interval_rule(*ops: str) -> Callable[[_Rule], _Rule]:
-    """Decorator: the function is the rule of these operators."""
-
-    def register(rule: _Rule) -> _Rule:
-        for op in ops:
-            _RULES[op] = rule
-        return rule
-
-    return register
+    return INTERVAL_RULES.register(op, rule)
 
 
 def unregister_interval_rule(op: str) -> None:
     """Forget the rule of an operator, if there is one."""
-    _RULES.pop(op, None)
-
-
-def find_interval_rule(op: str) -> IntervalRule | None:
-    """The rule of an operator, ``None`` where nobody registered one."""
-    return _RULES.get(op)
-
-
-def interval_rule_names() -> tuple[str, ...]:
-    """Operators that have a rule, sorted."""
-    return tuple(sorted(_RULES))
+    INTERVAL_RULES.unregister(op)

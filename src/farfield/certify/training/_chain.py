@@ -9,7 +9,7 @@ kind of problem at every call from the live weights, without rounding, so that a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -179,12 +179,9 @@ class NormedChain:
         else:
             objective = matrix
         wide = tuple(
-            Curve(
-                c.columns, torch.nn.functional.pad(c.matrix, (0, size - c.matrix.shape[1])), zero, c.offset, zero,
-                c.lo, c.hi, c.unit, c.scalar, c.block,
-            )
+            replace(c, matrix=torch.nn.functional.pad(c.matrix, (0, size - c.matrix.shape[1])))
             for c in curves
-        )  # fmt: skip
+        )
         cone = torch.nn.functional.pad(source.cone, (0, size - source.cone.shape[1]))
         none, scale = (
             torch.zeros(cone.shape[0], dtype=torch.float64),

@@ -79,7 +79,11 @@ def run(
         f"activations of unit mean square, σ_b² = {bias_var:g}, inputs in one dimension. C is the supremum of "
         "Θ(x, x); panels with one share their color scale."
     )
-    panels: tuple[Panel | Heatmap, ...] = (*_maps(samples), _diagonals(samples), _rays(samples))
+    panels: tuple[Panel | Heatmap, ...] = (
+        *_maps(samples),
+        _along(samples, "with itself", "Θ(x, x)", [s.diagonal for s in samples]),
+        _along(samples, "with x′ = 1", "Θ(x, 1)", [s.with_one for s in samples]),
+    )
     figure = Figure("Infinite-width NTK, without and with LayerNorm", panels, caption, columns=2)
     return ExperimentResult(
         tuple(verdicts), {s.name: _numbers(s) for s in samples}, figure, _table(samples, farthest)
@@ -155,20 +159,12 @@ def _maps(samples: Sequence[_KernelSample]) -> list[Heatmap]:
     ]  # fmt: skip
 
 
-def _diagonals(samples: Sequence[_KernelSample]) -> Panel:
+def _along(samples: Sequence[_KernelSample], title: str, y_label: str, values: Sequence[Tensor]) -> Panel:
     series = [
-        Series(s.name, digits(s.radii), digits(s.diagonal), style=_style(k), color=k)
-        for k, s in enumerate(samples)
+        Series(s.name, digits(s.radii), digits(own), style=_style(k), color=k)
+        for k, (s, own) in enumerate(zip(samples, values, strict=True))
     ]
-    return Panel("with itself", "x", "Θ(x, x)", tuple(series), x_scale="log", y_scale="log")
-
-
-def _rays(samples: Sequence[_KernelSample]) -> Panel:
-    series = [
-        Series(s.name, digits(s.radii), digits(s.with_one), style=_style(k), color=k)
-        for k, s in enumerate(samples)
-    ]
-    return Panel("with x′ = 1", "x", "Θ(x, 1)", tuple(series), x_scale="log", y_scale="log")
+    return Panel(title, "x", y_label, tuple(series), x_scale="log", y_scale="log")
 
 
 def _style(k: int) -> Any:

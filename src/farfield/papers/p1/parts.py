@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from farfield._intervals import mean_interval
 from farfield.engine import Checkpoint, fingerprint
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._parts import AFTERWARDS, TRAINED, far_errors, table_splits
 from farfield.report import Figure, Panel, Series, Table
 
@@ -76,16 +77,13 @@ def run(
     return ExperimentResult(tuple(_verdicts(ratios)), ratios.numbers(), figure, _table(ratios))
 
 
+@dataclass(frozen=True)
 class Ratios:
     """Logarithms of errors over those of the standard network with the first bias variance."""
 
-    def __init__(
-        self,
-        found: dict[tuple[str, float], dict[str, dict[str, Tensor]]],
-        tables: tuple[str, ...],
-        bias_vars: tuple[float, ...],
-    ) -> None:
-        self.found, self.tables, self.bias_vars = found, tables, bias_vars
+    found: dict[tuple[str, float], dict[str, dict[str, Tensor]]]
+    tables: tuple[str, ...]
+    bias_vars: tuple[float, ...]
 
     def by_table(self, kind: str, bias_var: float, part: str = "far") -> Tensor:
         """Mean over splits, (tables,)."""
@@ -118,7 +116,7 @@ def _verdicts(ratios: Ratios) -> list[ClaimVerdict]:
     far = {kind: ratios.by_table(kind, base) for kind in KINDS}
     gain = -float(far["LN first"].mean())
     gained = float(sum(mean_interval(far["LN first"]))) < 0.0  # half of a gain that is none says nothing
-    out = [
+    claims = Claims(
         ClaimVerdict(
             f"{kind}: the far error is below the standard network's, geometric mean over tables with its 95% "
             "interval",
@@ -127,8 +125,8 @@ def _verdicts(ratios: Ratios) -> list[ClaimVerdict]:
         )
         for kind in KINDS
         if kind != "standard"
-    ]
-    out += [
+    )
+    claims += [
         ClaimVerdict(
             f"{kind} reaches at least half of the gain of LN first, so {what}",
             gained and -float(far[kind].mean()) >= 0.5 * gain,
@@ -144,14 +142,12 @@ def _verdicts(ratios: Ratios) -> list[ClaimVerdict]:
     ]
     for bias_var in ratios.bias_vars[1:]:
         shift = ratios.by_table("standard", bias_var)
-        out.append(
-            ClaimVerdict(
-                f"standard: bias variance {bias_var:g} instead of {base:g} lowers the far error on the median table",
-                float(shift.median()) < 0.0,
-                f"median factor {math.exp(float(shift.median())):.3f}, geometric mean {_words(shift)}",
-            )
+        claims.add(
+            f"standard: bias variance {bias_var:g} instead of {base:g} lowers the far error on the median table",
+            float(shift.median()) < 0.0,
+            f"median factor {math.exp(float(shift.median())):.3f}, geometric mean {_words(shift)}",
         )
-    return out
+    return claims
 
 
 def _means(ratios: Ratios) -> Panel:

@@ -34,7 +34,7 @@ from farfield.graph import capture
 from farfield.growth import GrowthReport, Status, analyze, horizon
 from farfield.learn import Training, predict_all, train
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._decoder import Decoder
 from farfield.report import Figure, Panel, Series, Table
 
@@ -244,7 +244,7 @@ def _far_field(s: _SeriesNetworks) -> ClaimVerdict:
 
 def _stabilized(samples: Sequence[_SeriesNetworks], seen: int, last: int) -> list[ClaimVerdict]:
     """The paper's claim, read as: errors beyond what was seen are smaller, from true values and from predictions."""
-    found = []
+    claims = Claims()
     for plain in (s for s in samples if not s.embedding_norm):
         normed = next((s for s in samples if s.embedding_norm and s.blocks == plain.blocks), None)
         if normed is None:
@@ -254,16 +254,14 @@ def _stabilized(samples: Sequence[_SeriesNetworks], seen: int, last: int) -> lis
             ("from its own predictions", "own_errors"),
         ):
             without, with_norm = (getattr(s, name)[:, seen:].square().mean(1).sqrt() for s in (plain, normed))
-            found.append(
-                ClaimVerdict(
-                    f"{plain.name}: continued to i = {last} {words}, the error is smaller with an LN after the "
-                    "embedding",
-                    float(with_norm.mean()) < float(without.mean()),
-                    f"root mean square error beyond i = {seen}: with {_spread(with_norm)}, "
-                    f"without {_spread(without)}",
-                )
+            claims.add(
+                f"{plain.name}: continued to i = {last} {words}, the error is smaller with an LN after the "
+                "embedding",
+                float(with_norm.mean()) < float(without.mean()),
+                f"root mean square error beyond i = {seen}: with {_spread(with_norm)}, "
+                f"without {_spread(without)}",
             )
-    return found
+    return claims
 
 
 def _spread(values: Tensor) -> str:

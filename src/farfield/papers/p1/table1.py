@@ -17,7 +17,7 @@ from torch import Tensor
 from farfield._intervals import mean_interval
 from farfield.errors import MissingExtraError
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._far import Bounds, Slopes, bounds, outputs_along, slopes, unit_directions
 from farfield.papers.p1._protein import VARIANTS, Case, load_cases, predictions, r_squared, train_variants
 from farfield.papers.p1._trees import boosted_trees
@@ -152,31 +152,27 @@ def _targets(cases: Sequence[Case], part: str) -> Tensor:
 
 
 def _scores_agree(found: Mapping[str, _Model]) -> list[ClaimVerdict]:
-    verdicts = []
+    claims = Claims()
     for name, model in found.items():
         printed = _PRINTED[name]["id"][0]
         mean, half = model.interval("id")
-        verdicts.append(
-            ClaimVerdict(
-                f"{name}: R² on held-out rows of the training region is within 0.02 of the paper's {printed:.2f}",
-                abs(mean - printed) <= 0.02,
-                f"{mean:.3f} ± {half:.3f} (95% t-interval over {len(model.scores['id'])} seeds)",
-            )
+        claims.add(
+            f"{name}: R² on held-out rows of the training region is within 0.02 of the paper's {printed:.2f}",
+            abs(mean - printed) <= 0.02,
+            f"{mean:.3f} ± {half:.3f} (95% t-interval over {len(model.scores['id'])} seeds)",
         )
     base, base_half = found["standard"].interval("ood")
     for name, model in found.items():
         if name == "standard":
             continue
         mean, half = model.interval("ood")
-        verdicts.append(
-            ClaimVerdict(
-                f"{name}: beyond the training region R² is at least 0.1 above the standard network's, and the 95% "
-                "intervals do not overlap",
-                mean - base >= 0.1 and mean - half > base + base_half,
-                f"{mean:.3f} ± {half:.3f} against {base:.3f} ± {base_half:.3f}",
-            )
+        claims.add(
+            f"{name}: beyond the training region R² is at least 0.1 above the standard network's, and the 95% "
+            "intervals do not overlap",
+            mean - base >= 0.1 and mean - half > base + base_half,
+            f"{mean:.3f} ± {half:.3f} against {base:.3f} ± {base_half:.3f}",
         )
-    return verdicts
+    return claims
 
 
 def _stays(name: str, held: Bounds, outputs: Tensor, directions: int, farthest: float) -> ClaimVerdict:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from farfield.data import packed_faces
 from farfield.engine import Checkpoint, fingerprint
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._ages import (
     AGE_EDGES,
     PREDICTION_EDGES,
@@ -196,43 +196,35 @@ def _accuracy(kinds: Sequence[HeadResults]) -> list[ClaimVerdict]:
     plain = next(k for k in kinds if k.name == STANDARD)
     normed = [k for k in kinds if k.name != STANDARD]
     base = _interval(plain.ood)
-    out = []
+    claims = Claims()
     for k in normed:
         found = _interval(k.ood)
-        out.append(
-            ClaimVerdict(
-                f"{k.name}: R² on the far labels is above the standard head's, 95% intervals apart",
-                found["mean"] - found["half"] > base["mean"] + base["half"],
-                f"{_pm(k.ood)} against {_pm(plain.ood)}; higher in {int((k.ood > plain.ood).sum())} of "
-                f"{len(k.ood)} seeds",
-            )
+        claims.add(
+            f"{k.name}: R² on the far labels is above the standard head's, 95% intervals apart",
+            found["mean"] - found["half"] > base["mean"] + base["half"],
+            f"{_pm(k.ood)} against {_pm(plain.ood)}; higher in {int((k.ood > plain.ood).sum())} of "
+            f"{len(k.ood)} seeds",
         )
     for k in normed:
         difference = k.id - plain.id
-        out.append(
-            ClaimVerdict(
-                f"{k.name}: R² near by is the standard head's or better, to 0.02",
-                float(difference.mean()) > -0.02,
-                f"{_pm(k.id)} against {_pm(plain.id)}",
-            )
+        claims.add(
+            f"{k.name}: R² near by is the standard head's or better, to 0.02",
+            float(difference.mean()) > -0.02,
+            f"{_pm(k.id)} against {_pm(plain.id)}",
         )
     best = max(kinds, key=lambda k: float(k.ood.mean()))
     order = sorted(kinds, key=lambda k: -float(k.ood.mean()))
-    out.append(
-        ClaimVerdict(
-            "The order on the far labels is P1's: LN first, LN every, LN second, standard",
-            [k.name for k in order] == sorted(PUBLISHED, key=lambda n: -PUBLISHED[n][0][0]),
-            "; ".join(f"{k.name} {_pm(k.ood)}" for k in order),
-        )
+    claims.add(
+        "The order on the far labels is P1's: LN first, LN every, LN second, standard",
+        [k.name for k in order] == sorted(PUBLISHED, key=lambda n: -PUBLISHED[n][0][0]),
+        "; ".join(f"{k.name} {_pm(k.ood)}" for k in order),
     )
-    out.append(
-        ClaimVerdict(
-            "LN first is the best head on the far labels",
-            best.name == "LN first",
-            f"{best.name} {_pm(best.ood)}",
-        )
+    claims.add(
+        "LN first is the best head on the far labels",
+        best.name == "LN first",
+        f"{best.name} {_pm(best.ood)}",
     )
-    return out
+    return claims
 
 
 def _apart(key: FaceSetting, kinds: Sequence[HeadResults]) -> ClaimVerdict:

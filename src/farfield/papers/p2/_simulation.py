@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from farfield.report import Series
 __all__ = [
     "Layering",
     "PairedEnds",
+    "Sizes",
     "Trace",
     "band",
     "chance_level",
@@ -75,6 +76,18 @@ class Trace:
     gamma: Tensor
     inputs: tuple[Tensor, ...]
     lengths: Tensor | None = None
+
+
+class Sizes(TypedDict):
+    """What every experiment with random networks is told: arguments of :func:`simulate`."""
+
+    n: int
+    width: int
+    depth: int
+    degeneracy: float
+    runs: int
+    seed: int
+    progress: Progress
 
 
 def degenerate_input(n: int, width: int, degeneracy: float, generator: torch.Generator) -> Tensor:

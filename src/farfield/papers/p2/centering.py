@@ -6,66 +6,38 @@ Run: ``farfield reproduce p2.centering``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from farfield.gaussian import mean_field_constants
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, band, measured, simulate
-from farfield.report import Figure, Panel
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
+from farfield.papers.p2._comparison import Found, compare
+from farfield.papers.p2._simulation import Layering, Sizes, Trace, band
 
 
-def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
-) -> ExperimentResult:
+def run(*, activations: Sequence[str], **sizes: Unpack[Sizes]) -> ExperimentResult:
     """Gap through depth, projection always on, centering on and off."""
-    layerings = [Layering(a, center=c) for a in activations for c in ("layer", "none")]
-    traces = simulate(
-        layerings,
-        n=n,
-        width=width,
-        depth=depth,
-        degeneracy=degeneracy,
-        runs=runs,
-        seed=seed,
-        progress=progress,
-    )
-    panels, verdicts, numbers = [], [], {}
-    for k, name in enumerate(activations):
-        with_, without = traces[2 * k].gap, traces[2 * k + 1].gap
-        panels.append(
-            Panel(
-                name, "layer ℓ", "isometry gap −log I",
-                (measured("with centering", with_, 0), measured("without centering", without, 1)), y_scale="log",
-            )
-        )  # fmt: skip
-        a, b = float(band(with_)[0][-1]), float(band(without)[0][-1])
-        offset = mean_field_constants(name)[0]
-        if offset == 0.0:
-            verdicts.append(
-                ClaimVerdict(
-                    f"{name} (mean zero): centering makes no difference, within 10% at layer {depth}",
-                    abs(a / b - 1.0) < 0.1,
-                    f"with {a:.3g}, without {b:.3g}",
-                )
-            )
-        else:
-            verdicts.append(
-                ClaimVerdict(
-                    f"{name} (mean {offset:.3g}): without centering the gap at layer {depth} is over 5 times larger",
-                    b >= 5.0 * a,
-                    f"with {a:.3g}, without {b:.3g}",
-                )
-            )
-        numbers[name] = {"with": band(with_)[0].tolist(), "without": band(without)[0].tolist()}
-    caption = f"n = {n}, width {width}, projection on, {runs} runs, 95% bands."
-    return ExperimentResult(tuple(verdicts), numbers, Figure("Centering", tuple(panels), caption))
+    groups = {
+        a: {"with centering": Layering(a), "without centering": Layering(a, center="none")}
+        for a in activations
+    }
+    caption = "n = {n}, width {width}, projection on, {runs} runs, 95% bands."
+    return compare(groups, _claim, title="Centering", caption=caption, **sizes)
+
+
+def _claim(name: str, traces: Sequence[Trace]) -> Found:
+    with_, without = (band(trace.gap)[0] for trace in traces)
+    a, b, depth = float(with_[-1]), float(without[-1]), len(with_) - 1
+    offset = mean_field_constants(name)[0]
+    if offset == 0.0:
+        claim = f"{name} (mean zero): centering makes no difference, within 10% at layer {depth}"
+        holds = abs(a / b - 1.0) < 0.1
+    else:
+        claim = (
+            f"{name} (mean {offset:.3g}): without centering the gap at layer {depth} is over 5 times larger"
+        )
+        holds = b >= 5.0 * a
+    verdict = ClaimVerdict(claim, holds, f"with {a:.3g}, without {b:.3g}")
+    return [verdict], {name: {"with": with_.tolist(), "without": without.tolist()}}
 
 
 EXPERIMENT = Experiment(

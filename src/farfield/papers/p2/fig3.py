@@ -7,35 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 
 from farfield.geometry import gram
 from farfield.geometry.bounds import predict_gap
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, band, chance_level, measured, simulate
-from farfield.report import Figure, Panel, Series
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
+from farfield.papers.p2._comparison import gap_panel
+from farfield.papers.p2._simulation import Layering, Sizes, band, chance_level, simulate
+from farfield.report import Figure, Series
 
 
 def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
-    sampler: Literal["weights", "law"],
+    *, activations: Sequence[str], sampler: Literal["weights", "law"], **sizes: Unpack[Sizes]
 ) -> ExperimentResult:
     """Finite-width gaps with 95% bands; exact mean field, corrected Theorem 4, the printed constant, both rates."""
-    traces = simulate(
-        [Layering(a) for a in activations],
-        n=n, width=width, depth=depth, degeneracy=degeneracy, runs=runs, seed=seed, progress=progress,
-        sampler=sampler,
-    )  # fmt: skip
+    traces = simulate([Layering(a) for a in activations], sampler=sampler, **sizes)
+    n, width, depth, runs = sizes["n"], sizes["width"], sizes["depth"], sizes["runs"]
     layers = tuple(float(v) for v in range(depth + 1))
     panels, verdicts, numbers = [], [], {}
     for name, trace in zip(activations, traces, strict=True):
@@ -49,19 +38,17 @@ def run(
         sharp = band(torch.stack([p.sharp_rate for p in predictions]))[0]
         start = float(middle[0])
         panels.append(
-            Panel(
-                f"{name}, β = {strength:.4f}", "layer ℓ", "isometry gap −log I",
-                (
-                    measured(f"width {width}, {runs} runs, 95% band", trace.gap, 0),
-                    Series("mean field, exact", layers, tuple(predicted.tolist()), style="dashed", color=1),
-                    Series("Theorem 4, corrected", layers, tuple(band(bound)[0].tolist()), style="line", color=2),
-                    Series("as printed, β^−ℓ (C = 1)", layers, tuple(printed.tolist()), style="dotted", color=7),
-                    Series("rate 1/β", layers, tuple((start * printed).tolist()), style="dotted", color=4),
-                    Series("rate (2−β)²", layers, tuple(sharp.tolist()), style="dotted", color=3),
-                ),
-                y_scale="log", y_range=(1e-4, 30.0),
+            gap_panel(
+                f"{name}, β = {strength:.4f}",
+                {f"width {width}, {runs} runs, 95% band": trace},
+                Series("mean field, exact", layers, tuple(predicted.tolist()), style="dashed", color=1),
+                Series("Theorem 4, corrected", layers, tuple(band(bound)[0].tolist()), style="line", color=2),
+                Series("as printed, β^−ℓ (C = 1)", layers, tuple(printed.tolist()), style="dotted", color=7),
+                Series("rate 1/β", layers, tuple((start * printed).tolist()), style="dotted", color=4),
+                Series("rate (2−β)²", layers, tuple(sharp.tolist()), style="dotted", color=3),
+                y_range=(1e-4, 30.0),
             )
-        )  # fmt: skip
+        )
         chance = chance_level(n, width, strength, depth)
         above = int((theory > bound).sum())
         band_above = int((band(trace.gap / bound)[1] > 1.0 + 1e-6).sum())
@@ -109,10 +96,12 @@ def run(
             "bound": band(bound)[0].tolist(),
         }
     caption = (
-        f"n = {n} inputs, width {width}, LayerNorm after the activation, input degeneracy {degeneracy:g}."
+        "n = {n} inputs, width {width}, LayerNorm after the activation, input degeneracy {degeneracy:g}."
     )
     return ExperimentResult(
-        tuple(verdicts), numbers, Figure("Isometry gap through depth", tuple(panels), caption, columns=3)
+        tuple(verdicts),
+        numbers,
+        Figure("Isometry gap through depth", tuple(panels), caption.format(**sizes), columns=3),
     )
 
 

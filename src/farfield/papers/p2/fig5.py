@@ -6,60 +6,39 @@ Run: ``farfield reproduce p2.fig5``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, band, measured, simulate
-from farfield.report import Figure, Panel
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
+from farfield.papers.p2._comparison import Found, compare
+from farfield.papers.p2._simulation import Layering, Sizes, Trace, band
 
 
-def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
-) -> ExperimentResult:
+def run(*, activations: Sequence[str], **sizes: Unpack[Sizes]) -> ExperimentResult:
     """Gap through depth, mean-field centering always on, projection on and off."""
-    layerings = [Layering(a, center="mean_field", project=p) for a in activations for p in ("layer", "none")]
-    traces = simulate(
-        layerings,
-        n=n,
-        width=width,
-        depth=depth,
-        degeneracy=degeneracy,
-        runs=runs,
-        seed=seed,
-        progress=progress,
+    groups = {
+        a: {
+            "with projection": Layering(a, center="mean_field"),
+            "without projection": Layering(a, center="mean_field", project="none"),
+        }
+        for a in activations
+    }
+    caption = "n = {n}, width {width}, centered by c₀, {runs} runs, 95% bands."
+    return compare(groups, _claim, title="Projection", caption=caption, **sizes)
+
+
+def _claim(name: str, traces: Sequence[Trace]) -> Found:
+    with_, without = (band(trace.gap)[0] for trace in traces)
+    a, depth = float(with_[-1]), len(with_) - 1
+    lost = bool((~torch.isfinite(traces[1].gap[:, -1])).any())
+    b = float("inf") if lost else float(without[-1])
+    verdict = ClaimVerdict(
+        f"{name}: without projection the gap at layer {depth} is larger, or the network over- or underflows",
+        lost or b > a,
+        f"with {a:.3g}, without {'lost (not finite)' if lost else f'{b:.3g}'}",
     )
-    panels, verdicts, numbers = [], [], {}
-    for k, name in enumerate(activations):
-        with_, without = traces[2 * k].gap, traces[2 * k + 1].gap
-        panels.append(
-            Panel(
-                name, "layer ℓ", "isometry gap −log I",
-                (measured("with projection", with_, 0), measured("without projection", without, 1)), y_scale="log",
-            )
-        )  # fmt: skip
-        a = float(band(with_)[0][-1])
-        last = without[:, -1]
-        lost = bool((~torch.isfinite(last)).any())
-        b = float("inf") if lost else float(band(without)[0][-1])
-        verdicts.append(
-            ClaimVerdict(
-                f"{name}: without projection the gap at layer {depth} is larger, or the network over- or underflows",
-                lost or b > a,
-                f"with {a:.3g}, without {'lost (not finite)' if lost else f'{b:.3g}'}",
-            )
-        )
-        numbers[name] = {"with": band(with_)[0].tolist(), "without": band(without)[0].tolist()}
-    caption = f"n = {n}, width {width}, centered by c₀, {runs} runs, 95% bands."
-    return ExperimentResult(tuple(verdicts), numbers, Figure("Projection", tuple(panels), caption))
+    return [verdict], {name: {"with": with_.tolist(), "without": without.tolist()}}
 
 
 EXPERIMENT = Experiment(

@@ -7,65 +7,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, Trace, measured, pair_numbers, paired, simulate
-from farfield.report import Figure, Panel
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
+from farfield.papers.p2._comparison import Found, compare
+from farfield.papers.p2._simulation import Layering, Sizes, Trace, pair_numbers, paired
 
 _COMPARABLE = 1.5
 """Two gaps are called comparable within this factor."""
 
 
-def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    effective: Sequence[str],
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
-) -> ExperimentResult:
+def run(*, activations: Sequence[str], effective: Sequence[str], **sizes: Unpack[Sizes]) -> ExperimentResult:
     """Gap through depth of x ← LN(a − c₀) and of x ← (a − c₀)/√σ̄(1).
 
     ``effective``: the activations for which the paper calls the constant comparable.
     """
-    layerings = [
-        Layering(a, center="mean_field", project=p) for a in activations for p in ("layer", "mean_field")
-    ]  # fmt: skip
-    traces = simulate(
-        layerings,
-        n=n, width=width, depth=depth, degeneracy=degeneracy, runs=runs, seed=seed, progress=progress,
-    )  # fmt: skip
-    panels, verdicts, numbers = [], [], {}
-    for k, name in enumerate(activations):
-        layer, constant = traces[2 * k], traces[2 * k + 1]
-        panels.append(
-            Panel(
-                name, "layer ℓ", "isometry gap −log I",
-                (measured("LN(a − c₀)", layer.gap, 0), measured("(a − c₀)/√σ̄(1)", constant.gap, 1)), y_scale="log",
-            )
-        )  # fmt: skip
+    groups = {
+        a: {
+            "LN(a − c₀)": Layering(a, center="mean_field"),
+            "(a − c₀)/√σ̄(1)": Layering(a, center="mean_field", project="mean_field"),
+        }
+        for a in activations
+    }
+
+    def claim(name: str, traces: Sequence[Trace]) -> Found:
+        layer, constant = traces
         ends = paired(layer.gap, constant.gap)
         comparable = ends.lost == (0, 0) and abs(math.log(ends.second / ends.first)) < math.log(_COMPARABLE)
         what = "is comparable to" if name in effective else "is not comparable to"
-        verdicts.append(
+        verdicts = [
             ClaimVerdict(
                 f"{name}: dividing by the constant {what} projection by statistics (factor {_COMPARABLE:g} of the "
-                f"gap at layer {depth})",
+                f"gap at layer {sizes['depth']})",
                 comparable == (name in effective),
                 ends.words("statistics", "constant"),
             )
-        )
+        ]
         if name in effective and not comparable and ends.lost == (0, 0):
-            verdicts.append(_unequal_lengths(name, layer, constant, depth))
-        numbers[name] = pair_numbers(layer.gap, constant.gap, ("statistics", "constant"))
-    caption = f"n = {n}, width {width}, c₀ subtracted in both, {runs} runs, 95% bands."
-    return ExperimentResult(
-        tuple(verdicts), numbers, Figure("Projection by statistics or by a constant", tuple(panels), caption)
-    )
+            verdicts.append(_unequal_lengths(name, layer, constant, sizes["depth"]))
+        return verdicts, {name: pair_numbers(layer.gap, constant.gap, ("statistics", "constant"))}
+
+    title = "Projection by statistics or by a constant"
+    caption = "n = {n}, width {width}, c₀ subtracted in both, {runs} runs, 95% bands."
+    return compare(groups, claim, title=title, caption=caption, **sizes)
 
 
 def _unequal_lengths(name: str, layer: Trace, constant: Trace, depth: int) -> ClaimVerdict:

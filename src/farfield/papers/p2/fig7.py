@@ -15,7 +15,7 @@ from farfield._intervals import mean_interval
 from farfield.gaussian import isometry_strength
 from farfield.learn import Training, train
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._correlation import chance, pearson, spearman
 from farfield.papers.p2._trained import images, network
 from farfield.report import Figure, Panel, Series, Table
@@ -72,41 +72,35 @@ def run(
 
 def verdicts(betas: Tensor, losses: Tensor) -> list[ClaimVerdict]:
     """Of isometry strengths (activations,) and training losses (runs, activations, epochs)."""
-    out = []
+    claims = Claims()
     for what, value in (
         ("the mean training loss over all epochs", losses.mean(2)),
         ("the last epoch's", losses[..., -1]),
     ):
         for kind, correlation in (("Pearson", pearson), ("rank", spearman)):
             mean, half = mean_interval(correlation(betas, -value))
-            out.append(
-                ClaimVerdict(
-                    f"{kind} correlation of β with speed ({what}, negated) is positive, its 95% interval too",
-                    float(mean - half) > 0.0,
-                    f"{float(mean):.3f} ± {float(half):.3f} over {len(losses)} runs, {len(betas)} activations each",
-                )
+            claims.add(
+                f"{kind} correlation of β with speed ({what}, negated) is positive, its 95% interval too",
+                float(mean - half) > 0.0,
+                f"{float(mean):.3f} ± {float(half):.3f} over {len(losses)} runs, {len(betas)} activations each",
             )
     share = chance(betas, -losses.mean((0, 2)))
-    out.append(
-        ClaimVerdict(
-            "few activations can agree by chance: at most 5% of all reorderings of β correlate as well with the mean "
-            "training loss",
-            share <= 0.05,
-            f"{share:.2%} of the reorderings",
-        )
+    claims.add(
+        "few activations can agree by chance: at most 5% of all reorderings of β correlate as well with the mean "
+        "training loss",
+        share <= 0.05,
+        f"{share:.2%} of the reorderings",
     )
     order = betas.argsort()
     strong, weak = order[len(order) - 3 :], order[: len(order) - 3]
     means = losses.mean((0, 2))
-    out.append(
-        ClaimVerdict(
-            "the three activations of largest β all train faster than all others (mean training loss)",
-            bool(means[strong].max() < means[weak].min()),
-            f"slowest of the three {float(means[strong].max()):.3f}, fastest of the others "
-            f"{float(means[weak].min()):.3f}",
-        )
+    claims.add(
+        "the three activations of largest β all train faster than all others (mean training loss)",
+        bool(means[strong].max() < means[weak].min()),
+        f"slowest of the three {float(means[strong].max()):.3f}, fastest of the others "
+        f"{float(means[weak].min()):.3f}",
     )
-    return out
+    return claims
 
 
 def _curves(activations: Sequence[str], betas: Tensor, losses: Tensor) -> Panel:

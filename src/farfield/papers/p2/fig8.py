@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 from torch import Tensor
 
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, band, measured, pair_numbers, paired, simulate
-from farfield.report import Figure, Panel
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult
+from farfield.papers.p2._comparison import gap_panel
+from farfield.papers.p2._simulation import Layering, Sizes, band, pair_numbers, paired, simulate
+from farfield.report import Figure
 
 
 def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    self_normalized: Sequence[str],
-    ordered: str,
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
+    *, activations: Sequence[str], self_normalized: Sequence[str], ordered: str, **sizes: Unpack[Sizes]
 ) -> ExperimentResult:
     """Part a: gap of x ← (a − c₀)/√σ̄(1) beside LayerNorm's. Part b: LN(σ(Wx)) against σ(LN(Wx)), ``ordered`` as σ."""
     constants = [Layering(a, center="mean_field", project="mean_field") for a in activations]
@@ -36,45 +28,30 @@ def run(
         Layering(ordered),
         Layering(ordered, order="pre"),
     ]
-    traces = simulate(
-        layerings,
-        n=n, width=width, depth=depth, degeneracy=degeneracy, runs=runs, seed=seed, progress=progress,
-    )  # fmt: skip
-    count = len(activations)
-    panels, verdicts, numbers = [], [], {}
+    traces = simulate(layerings, **sizes)
+    count, depth = len(activations), sizes["depth"]
+    panels, claims, numbers = [], Claims(), {}
     for name, constant, layer in zip(activations, traces[:count], traces[count : 2 * count], strict=True):
-        panels.append(
-            Panel(
-                f"(a) {name}", "layer ℓ", "isometry gap −log I",
-                (measured("offset and scale", constant.gap, 0), measured("LayerNorm", layer.gap, 1)), y_scale="log",
-            )
-        )  # fmt: skip
-        verdicts.append(_self_normalized(name, name in self_normalized, constant.gap, layer.gap, depth))
+        panels.append(gap_panel(f"(a) {name}", {"offset and scale": constant, "LayerNorm": layer}))
+        claims.append(_self_normalized(name, name in self_normalized, constant.gap, layer.gap, depth))
         numbers[name] = pair_numbers(constant.gap, layer.gap, ("offset and scale", "LayerNorm"))
-    post, pre = (t.gap for t in traces[2 * count :])
-    panels.append(
-        Panel(
-            f"(b) {ordered}", "layer ℓ", "isometry gap −log I",
-            (measured("x ← LN(σ(Wx))", post, 2), measured("x ← σ(LN(Wx))", pre, 3)), y_scale="log",
-        )
-    )  # fmt: skip
-    a, b = float(band(post)[0][-1]), float(band(pre)[0][-1])
-    verdicts.append(
-        ClaimVerdict(
-            f"(b) {ordered}: normalizing after the activation ends with a gap at least 5 times smaller after {depth} "
-            "layers",
-            5.0 * a <= b,
-            f"LN after σ: {a:.3g}; σ after LN: {b:.3g}",
-        )
+    post, pre = traces[2 * count :]
+    panels.append(gap_panel(f"(b) {ordered}", {"x ← LN(σ(Wx))": post, "x ← σ(LN(Wx))": pre}, color=2))
+    a, b = (float(band(trace.gap)[0][-1]) for trace in (post, pre))
+    claims.add(
+        f"(b) {ordered}: normalizing after the activation ends with a gap at least 5 times smaller after {depth} "
+        "layers",
+        5.0 * a <= b,
+        f"LN after σ: {a:.3g}; σ after LN: {b:.3g}",
     )
-    numbers["order"] = pair_numbers(post, pre, ("LN after σ", "σ after LN"))
+    numbers["order"] = pair_numbers(post.gap, pre.gap, ("LN after σ", "σ after LN"))
     caption = (
-        f"n = {n}, width {width}, {runs} runs, 95% bands. (a): c₀ subtracted and divided by √σ̄(1), both constants of "
+        "n = {n}, width {width}, {runs} runs, 95% bands. (a): c₀ subtracted and divided by √σ̄(1), both constants of "
         "the activation, beside centering and projection by the layer's statistics. (b): order of activation and "
         "norm."
-    )
+    ).format(**sizes)
     return ExperimentResult(
-        tuple(verdicts), numbers, Figure("Self-normalization, and order", tuple(panels), caption, columns=3)
+        tuple(claims), numbers, Figure("Self-normalization, and order", tuple(panels), caption, columns=3)
     )
 
 

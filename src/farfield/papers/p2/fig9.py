@@ -12,8 +12,9 @@ import torch
 from farfield.gaussian import isometry_strength
 from farfield.geometry import gram, mean_field_gaps
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, band, chance_level, measured, simulate
-from farfield.report import Figure, Panel, Series
+from farfield.papers.p2._comparison import gap_panel
+from farfield.papers.p2._simulation import Layering, band, chance_level, simulate
+from farfield.report import Figure, Series
 
 _LAW_FROM = 5000  # widths from here are drawn from the exact law of Wx, not by way of a width × width matrix
 
@@ -46,17 +47,9 @@ def run(
         for key, trace in (("layer", statistics), ("constant", constant)):
             off = torch.log(trace.gap) - torch.log(theory + chance)
             drift[key].append(float(off[:, -1].square().mean().sqrt()))
-        panels.append(
-            Panel(
-                f"width {width}", "layer ℓ", "isometry gap −log I",
-                (
-                    measured("projection by statistics", statistics.gap, 0),
-                    measured("projection by a constant", constant.gap, 1),
-                    Series("mean field, exact", layers, tuple(band(theory)[0].tolist()), style="dashed", color=6),
-                ),
-                y_scale="log", y_range=(1e-5, 10.0),
-            )
-        )  # fmt: skip
+        curves = {"projection by statistics": statistics, "projection by a constant": constant}
+        limit = Series("mean field, exact", layers, tuple(band(theory)[0].tolist()), style="dashed", color=6)
+        panels.append(gap_panel(f"width {width}", curves, limit, y_range=(1e-5, 10.0)))
         numbers[str(width)] = {
             "statistics": band(statistics.gap)[0].tolist(),
             "constant": band(constant.gap)[0].tolist(),

@@ -6,35 +6,23 @@ Run: ``farfield reproduce p2.figB1``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 
 from farfield.gaussian import isometry_strength
 from farfield.geometry import gram, lyapunov, mean_field_step
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, band, measured, simulate
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
+from farfield.papers.p2._simulation import Layering, Sizes, band, measured, simulate
 from farfield.report import Figure, Panel, Series
 
 
 def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
-    sampler: Literal["weights", "law"],
+    *, activations: Sequence[str], sampler: Literal["weights", "law"], **sizes: Unpack[Sizes]
 ) -> ExperimentResult:
     """γ at finite width with 95% bands, in the mean field, and the bound."""
-    traces = simulate(
-        [Layering(a) for a in activations],
-        n=n, width=width, depth=depth, degeneracy=degeneracy, runs=runs, seed=seed, progress=progress,
-        sampler=sampler,
-    )  # fmt: skip
+    traces = simulate([Layering(a) for a in activations], sampler=sampler, **sizes)
+    width, depth, runs = sizes["width"], sizes["depth"], sizes["runs"]
     layers = torch.arange(depth + 1, dtype=torch.float64)
     ticks = tuple(layers.tolist())
     panels, verdicts, numbers = [], [], {}
@@ -79,9 +67,11 @@ def run(
             "gamma": band(trace.gamma)[0].tolist(),
             "mean_field": band(theory)[0].tolist(),
         }
-    caption = f"n = {n}, width {width}, LayerNorm after the activation, input degeneracy {degeneracy:g}."
+    caption = "n = {n}, width {width}, LayerNorm after the activation, input degeneracy {degeneracy:g}."
     return ExperimentResult(
-        tuple(verdicts), numbers, Figure("Lyapunov function", tuple(panels), caption, columns=3)
+        tuple(verdicts),
+        numbers,
+        Figure("Lyapunov function", tuple(panels), caption.format(**sizes), columns=3),
     )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Panel, Series
 
 # lim β as α → ∞: a saturating activation becomes a step, sin and exp lose their linear part.
@@ -22,7 +22,7 @@ def run(
 ) -> ExperimentResult:
     """β(α) on (0, largest]; the seed plays no part."""
     gains = tuple(largest * (i + 1) / points for i in range(points))
-    series, verdicts, numbers = [], [], {}
+    series, claims, numbers = [], Claims(), {}
     for k, name in enumerate(activations):
         betas = tuple(isometry_strength(name, gain=g) for g in gains)
         series.append(Series(name, gains, betas, color=k))
@@ -31,27 +31,23 @@ def run(
         if name in _LIMITS:
             rising = all(b >= a - 1e-12 for a, b in itertools.pairwise(betas))
             end = isometry_strength(name, gain=_reach(name, far))
-            verdicts.append(
-                ClaimVerdict(
-                    f"{name}: β rises with the gain, from 1 towards {_LIMITS[name]:.4f}",
-                    rising and abs(small - 1.0) < 1e-3 and abs(end - _LIMITS[name]) < 5e-3,
-                    f"β({1e-3:g}) = {small:.6f}, β({_reach(name, far):g}) = {end:.6f}, monotone: {rising}",
-                )
+            claims.add(
+                f"{name}: β rises with the gain, from 1 towards {_LIMITS[name]:.4f}",
+                rising and abs(small - 1.0) < 1e-3 and abs(end - _LIMITS[name]) < 5e-3,
+                f"β({1e-3:g}) = {small:.6f}, β({_reach(name, far):g}) = {end:.6f}, monotone: {rising}",
             )
         progress(k + 1, len(activations))
     if "selu" in activations:
         relu = isometry_strength("relu")
         end = isometry_strength("selu", gain=far)
-        verdicts.append(
-            ClaimVerdict(
-                f"selu: β tends to ReLU's {relu:.4f} for large gain (its negative part saturates)",
-                abs(end - relu) < 2e-2,
-                f"β({far:g}) = {end:.6f}",
-            )
+        claims.add(
+            f"selu: β tends to ReLU's {relu:.4f} for large gain (its negative part saturates)",
+            abs(end - relu) < 2e-2,
+            f"β({far:g}) = {end:.6f}",
         )
     panel = Panel("σ(αx) under N(0, 1)", "gain α", "isometry strength β", tuple(series), y_range=(0.98, 2.02))
     return ExperimentResult(
-        tuple(verdicts),
+        tuple(claims),
         {"gains": list(gains), **numbers},
         Figure("Isometry strength and gain", (panel,), columns=1),
     )

@@ -7,67 +7,42 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Unpack
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, band, measured, simulate
-from farfield.report import Figure, Panel
+from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
+from farfield.papers.p2._comparison import Found, compare
+from farfield.papers.p2._simulation import Layering, Sizes, Trace, band
 
 
 def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    gains: Sequence[float],
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
-    at: int,
+    *, activations: Sequence[str], gains: Sequence[float], at: int, **sizes: Unpack[Sizes]
 ) -> ExperimentResult:
     """Gap through depth at several gains; compared at layer ``at``, before chance correlations level all curves."""
-    layerings = [Layering(a, gain=g) for a in activations for g in gains]
-    traces = simulate(
-        layerings,
-        n=n,
-        width=width,
-        depth=depth,
-        degeneracy=degeneracy,
-        runs=runs,
-        seed=seed,
-        progress=progress,
-    )
-    panels, verdicts, numbers = [], [], {}
-    for k, name in enumerate(activations):
-        mine = traces[k * len(gains) : (k + 1) * len(gains)]
+    groups = {a: {f"α = {g:g}": Layering(a, gain=g) for g in gains} for a in activations}
+
+    def claim(name: str, traces: Sequence[Trace]) -> Found:
         betas = [isometry_strength(name, gain=g) for g in gains]
-        panels.append(
-            Panel(
-                name, "layer ℓ", "isometry gap −log I",
-                tuple(measured(f"α = {g:g}", t.gap, c) for c, (g, t) in enumerate(zip(gains, mine, strict=True))),
-                y_scale="log",
-            )
-        )  # fmt: skip
-        middles = [float(band(t.gap)[0][at]) for t in mine]
+        gaps = [band(t.gap)[0] for t in traces]
+        middles = [float(gap[at]) for gap in gaps]
         text = ", ".join(
             f"α={g:g}: β={b:.3f}, gap {m:.3g}" for g, b, m in zip(gains, betas, middles, strict=True)
         )
         if max(betas) - min(betas) < 1e-9:
             spread = max(middles) / min(middles) - 1.0
-            verdicts.append(ClaimVerdict(f"{name}: the gain makes no difference (1e-9)", spread < 1e-9, text))
+            verdict = ClaimVerdict(f"{name}: the gain makes no difference (1e-9)", spread < 1e-9, text)
         else:
             order = [m for _, m in sorted(zip(betas, middles, strict=True))]
             decreasing = all(a > b for a, b in itertools.pairwise(order))
-            verdicts.append(
-                ClaimVerdict(f"{name}: the larger β, the smaller the gap after {at} layers", decreasing, text)
+            verdict = ClaimVerdict(
+                f"{name}: the larger β, the smaller the gap after {at} layers", decreasing, text
             )
-        numbers[name] = {"beta": betas, "gap": [band(t.gap)[0].tolist() for t in mine]}
-    caption = f"n = {n}, width {width}, LayerNorm after the activation, {runs} runs, 95% bands."
-    return ExperimentResult(
-        tuple(verdicts), {"gains": list(gains), **numbers}, Figure("Gain", tuple(panels), caption, columns=3)
-    )
+        return [verdict], {name: {"beta": betas, "gap": [gap.tolist() for gap in gaps]}}
+
+    caption = "n = {n}, width {width}, LayerNorm after the activation, {runs} runs, 95% bands."
+    result = compare(groups, claim, title="Gain", caption=caption, columns=3, **sizes)
+    return replace(result, numbers={"gains": list(gains), **result.numbers})
 
 
 EXPERIMENT = Experiment(

@@ -6,27 +6,18 @@ Run: ``farfield reproduce p2.figC3``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from torch import nn
 
 from farfield.gaussian import isometry_strength
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._simulation import Layering, PairedEnds, measured, pair_numbers, paired, simulate
-from farfield.report import Figure, Panel, Table
+from farfield.papers._experiment import Claims, Experiment, ExperimentResult
+from farfield.papers.p2._comparison import gap_panel
+from farfield.papers.p2._simulation import Layering, PairedEnds, Sizes, pair_numbers, paired, simulate
+from farfield.report import Figure, Table
 
 
-def run(
-    *,
-    progress: Progress,
-    seed: int,
-    activations: Sequence[str],
-    stronger: Sequence[str],
-    n: int,
-    width: int,
-    depth: int,
-    degeneracy: float,
-    runs: int,
-) -> ExperimentResult:
+def run(*, activations: Sequence[str], stronger: Sequence[str], **sizes: Unpack[Sizes]) -> ExperimentResult:
     """Gap of x ← (σ(Wx) − c₀)/√σ̄(1) beside x ← σ(gain·Wx), weights N(0, 1/width) in both.
 
     The gains are torch's (``nn.init.calculate_gain``). ``stronger``: where the paper finds the difference marked. A
@@ -36,42 +27,30 @@ def run(
     constants = [Layering(a, center="mean_field", project="mean_field") for a in activations]
     xaviers = [Layering(a, center="none", project="none", gain=gains[a]) for a in activations]
     same = [Layering(a, center="mean_field", project="mean_field", gain=gains[a]) for a in activations]
-    traces = simulate(
-        [*constants, *xaviers, *same],
-        n=n, width=width, depth=depth, degeneracy=degeneracy, runs=runs, seed=seed, progress=progress,
-    )  # fmt: skip
-    panels, verdicts, numbers = [], [], {}
+    traces = simulate([*constants, *xaviers, *same], **sizes)
+    panels, claims, numbers = [], Claims(), {}
     ends: dict[str, PairedEnds] = {}
-    count = len(activations)
+    count, depth = len(activations), sizes["depth"]
     groups = (traces[:count], traces[count : 2 * count], traces[2 * count :])
     for name, constant, xavier, alike in zip(activations, *groups, strict=True):
-        panels.append(
-            Panel(
-                f"{name}, gain {gains[name]:.3g}", "layer ℓ", "isometry gap −log I",
-                (measured("(σ(Wx) − c₀)/√σ̄(1)", constant.gap, 0), measured("Xavier: σ(gain·Wx)", xavier.gap, 1)),
-                y_scale="log",
-            )
-        )  # fmt: skip
+        title = f"{name}, gain {gains[name]:.3g}"
+        panels.append(gap_panel(title, {"(σ(Wx) − c₀)/√σ̄(1)": constant, "Xavier: σ(gain·Wx)": xavier}))
         ends[name] = paired(constant.gap, xavier.gap)
-        verdicts.append(
-            ClaimVerdict(
-                f"{name}: the mean-field constants end with a smaller gap than Xavier's initialization after {depth} "
-                "layers",
-                ends[name].lost[0] == 0 and ends[name].first < ends[name].second,
-                ends[name].words("mean field", "Xavier"),
-            )
+        claims.add(
+            f"{name}: the mean-field constants end with a smaller gap than Xavier's initialization after {depth} "
+            "layers",
+            ends[name].lost[0] == 0 and ends[name].first < ends[name].second,
+            ends[name].words("mean field", "Xavier"),
         )
         if ends[name].first >= ends[name].second:
             level = paired(alike.gap, xavier.gap)
-            verdicts.append(
-                ClaimVerdict(
-                    f"{name}: that Xavier ends lower is its gain: with gain {gains[name]:.3g} in both, the "
-                    f"mean-field constants end lower or at most 5% higher after {depth} layers",
-                    level.lost == (0, 0) and level.first <= 1.05 * level.second,
-                    level.words("mean field", "Xavier")
-                    + f"; β = {isometry_strength(name):.3f} without the gain, "
-                    f"{isometry_strength(name, gain=gains[name]):.3f} with it",
-                )
+            claims.add(
+                f"{name}: that Xavier ends lower is its gain: with gain {gains[name]:.3g} in both, the "
+                f"mean-field constants end lower or at most 5% higher after {depth} layers",
+                level.lost == (0, 0) and level.first <= 1.05 * level.second,
+                level.words("mean field", "Xavier")
+                + f"; β = {isometry_strength(name):.3f} without the gain, "
+                f"{isometry_strength(name, gain=gains[name]):.3f} with it",
             )
         numbers[name] = {
             "gain": gains[name],
@@ -79,20 +58,18 @@ def run(
         }
     factors = {name: found.second / found.first for name, found in ends.items()}
     others = [factor for name, factor in factors.items() if name not in stronger]
-    verdicts.append(
-        ClaimVerdict(
-            f"the improvement is stronger for {' and '.join(stronger)} than for all others",
-            min(factors[name] for name in stronger) > max(others),
-            "Xavier's gap over the mean field's: " + ", ".join(f"{k} {v:.3g}" for k, v in factors.items()),
-        )
+    claims.add(
+        f"the improvement is stronger for {' and '.join(stronger)} than for all others",
+        min(factors[name] for name in stronger) > max(others),
+        "Xavier's gap over the mean field's: " + ", ".join(f"{k} {v:.3g}" for k, v in factors.items()),
     )
     rows = tuple((k, gains[k], ends[k].first, ends[k].second, factors[k]) for k in activations)
     table = Table(("activation", "Xavier's gain", "gap, mean field", "gap, Xavier", "factor"), rows)
-    caption = f"n = {n}, width {width}, no statistics of the layer in either, {runs} runs, 95% bands."
+    caption = "n = {n}, width {width}, no statistics of the layer in either, {runs} runs, 95% bands."
     return ExperimentResult(
-        tuple(verdicts),
+        tuple(claims),
         numbers,
-        Figure("Mean-field constants and Xavier's gain", tuple(panels), caption, columns=3),
+        Figure("Mean-field constants and Xavier's gain", tuple(panels), caption.format(**sizes), columns=3),
         table,
     )
 

@@ -17,7 +17,7 @@ from farfield.engine import Checkpoint, fingerprint
 from farfield.errors import PrecisionError
 from farfield.lnnet import construct, smallest_digits
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Figure, Panel, Series, Table
 
 FoldRule = Literal["paper", "fold"]
@@ -92,69 +92,57 @@ def run(
 
 
 def _verdicts(built: Sequence[Built]) -> list[ClaimVerdict]:
-    found = []
+    claims = Claims()
     paper = [b for b in built if b.rule == "paper" and b.m <= 100]
-    found.append(
-        ClaimVerdict(
-            "the paper's rule: every labeling tried up to m = 100 is classified perfectly in float64",
-            all(b.right for b in paper),
-            f"{sum(b.right for b in paper)} of {len(paper)} problems, {_words({b.classes for b in paper})} labels; "
-            f"most digits needed {max(b.needed for b in paper)}",
-        )
+    claims.add(
+        "the paper's rule: every labeling tried up to m = 100 is classified perfectly in float64",
+        all(b.right for b in paper),
+        f"{sum(b.right for b in paper)} of {len(paper)} problems, {_words({b.classes for b in paper})} labels; "
+        f"most digits needed {max(b.needed for b in paper)}",
     )
-    found.append(
-        ClaimVerdict(
-            "the paper's rule: depth at most m − 2",
-            all(b.depth <= b.m - 2 for b in paper if b.right),
-            f"largest depth/(m − 2): {max(b.depth / (b.m - 2) for b in paper if b.right):.2f}",
-        )
+    claims.add(
+        "the paper's rule: depth at most m − 2",
+        all(b.depth <= b.m - 2 for b in paper if b.right),
+        f"largest depth/(m − 2): {max(b.depth / (b.m - 2) for b in paper if b.right):.2f}",
     )
     fold = [b for b in built if b.rule == "fold" and b.classes == 2 and b.m <= 200]
-    found.append(
-        ClaimVerdict(
-            f"the fold rule, two labels: every labeling tried up to m = {max(b.m for b in fold)} is classified "
-            "perfectly in float64",
-            all(b.right for b in fold),
-            f"{sum(b.right for b in fold)} of {len(fold)} problems; most digits needed {max(b.needed for b in fold)}",
-        )
+    claims.add(
+        f"the fold rule, two labels: every labeling tried up to m = {max(b.m for b in fold)} is classified "
+        "perfectly in float64",
+        all(b.right for b in fold),
+        f"{sum(b.right for b in fold)} of {len(fold)} problems; most digits needed {max(b.needed for b in fold)}",
     )
     large = [b for b in fold if b.m >= 10 and b.right]
     deepest = max(large, key=lambda b: b.depth / b.m)
-    found.append(
-        ClaimVerdict(
-            "the fold rule, two labels, m ≥ 10: depth below m/3",
-            deepest.depth < deepest.m / 3,
-            f"largest depth/m {deepest.depth / deepest.m:.3f} (m = {deepest.m}, depth {deepest.depth})",
-        )
+    claims.add(
+        "the fold rule, two labels, m ≥ 10: depth below m/3",
+        deepest.depth < deepest.m / 3,
+        f"largest depth/m {deepest.depth / deepest.m:.3f} (m = {deepest.m}, depth {deepest.depth})",
     )
     many = [b for b in built if b.rule == "fold" and b.classes > 2]
-    found.append(
-        ClaimVerdict(
-            "the fold rule, more labels: every labeling tried up to "
-            f"m = {max(b.m for b in many)} is classified perfectly in float64, with depth at most m − 2",
-            all(b.right and b.depth <= b.m - 2 for b in many),
-            f"{sum(b.right for b in many)} of {len(many)} problems, {_words({b.classes for b in many})} labels; "
-            f"largest depth/(m − 2) {max(b.depth / (b.m - 2) for b in many):.2f}; most digits needed "
-            f"{max(b.needed for b in many)}",
-        )
+    claims.add(
+        "the fold rule, more labels: every labeling tried up to "
+        f"m = {max(b.m for b in many)} is classified perfectly in float64, with depth at most m − 2",
+        all(b.right and b.depth <= b.m - 2 for b in many),
+        f"{sum(b.right for b in many)} of {len(many)} problems, {_words({b.classes for b in many})} labels; "
+        f"largest depth/(m − 2) {max(b.depth / (b.m - 2) for b in many):.2f}; most digits needed "
+        f"{max(b.needed for b in many)}",
     )
     right = [b for b in built if b.right]
     short = [b for b in right if b.needed > b.suffice]
-    found.append(
-        ClaimVerdict(
-            "for every network, the digits that a first-order bound of all roundings says suffice are no fewer than "
-            "those measured to be needed",
-            not short,
-            f"fewer for {len(short)} of {len(right)} networks"
-            + (
-                f", by up to {max(b.needed - b.suffice for b in short)} digits, the smallest of them with "
-                f"m = {min(b.m for b in short)}"
-                if short
-                else ""
-            ),
-        )
+    claims.add(
+        "for every network, the digits that a first-order bound of all roundings says suffice are no fewer than "
+        "those measured to be needed",
+        not short,
+        f"fewer for {len(short)} of {len(right)} networks"
+        + (
+            f", by up to {max(b.needed - b.suffice for b in short)} digits, the smallest of them with "
+            f"m = {min(b.m for b in short)}"
+            if short
+            else ""
+        ),
     )
-    return found
+    return claims
 
 
 def _words(values: set[int]) -> str:

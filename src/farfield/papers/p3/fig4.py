@@ -17,7 +17,7 @@ from torch import Tensor
 from farfield._intervals import mean_interval
 from farfield.learn import Training
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p3._random_labels import (
     Fitted,
     RandomLabels,
@@ -131,49 +131,42 @@ def _claims(
     where = f"{problem.name}, {images} images"
     linear = [found[0, d].accuracy for d in depths]
     above = max(float((a - ceiling).max()) for a in linear)
-    made = [
-        ClaimVerdict(
-            f"{where}: no linear network, of any depth, is more than a point above the linear classifier",
-            above <= 0.01,
-            f"linear classifier {spread(ceiling)}; linear networks "
-            + ", ".join(f"{d}: {spread(a)}" for d, a in zip(depths, linear, strict=True))
-            + f"; furthest above {100 * above:+.1f} points",
-        )
-    ]
+    claims = Claims()
+    claims.add(
+        f"{where}: no linear network, of any depth, is more than a point above the linear classifier",
+        above <= 0.01,
+        f"linear classifier {spread(ceiling)}; linear networks "
+        + ", ".join(f"{d}: {spread(a)}" for d, a in zip(depths, linear, strict=True))
+        + f"; furthest above {100 * above:+.1f} points",
+    )
     for d in depths:
         plain = found[1, d].accuracy
-        made.append(
-            ClaimVerdict(
-                f"{where}: the LN-Net with {d} hidden layer{'s' * (d > 1)} fits more than the linear classifier, "
-                "in the mean over seeds and by more than the 95% interval of the difference",
-                _exceeds(plain, ceiling),
-                f"{spread(plain)} against {spread(ceiling)}, difference {_difference(plain, ceiling)}",
-            )
+        claims.add(
+            f"{where}: the LN-Net with {d} hidden layer{'s' * (d > 1)} fits more than the linear classifier, "
+            "in the mean over seeds and by more than the 95% interval of the difference",
+            _exceeds(plain, ceiling),
+            f"{spread(plain)} against {spread(ceiling)}, difference {_difference(plain, ceiling)}",
         )
     deeper = [float(found[1, d].accuracy.mean()) for d in depths]
-    made.append(
-        ClaimVerdict(
-            f"{where}: a deeper LN-Net fits more, from {depths[0]} to {depths[-1]} hidden layers",
-            all(a < b for a, b in itertools.pairwise(deeper)),
-            " → ".join(f"{100 * a:.1f}%" for a in deeper),
-        )
+    claims.add(
+        f"{where}: a deeper LN-Net fits more, from {depths[0]} to {depths[-1]} hidden layers",
+        all(a < b for a, b in itertools.pairwise(deeper)),
+        " → ".join(f"{100 * a:.1f}%" for a in deeper),
     )
     for g in groups:
         if g < 2:
             continue
         gains = [found[g, d].accuracy for d in depths]
-        made.append(
-            ClaimVerdict(
-                f"{where}: LN-G with {g} groups fits more than the LN-Net at every depth, by more than the 95% "
-                "interval of the difference",
-                all(_exceeds(a, found[1, d].accuracy) for d, a in zip(depths, gains, strict=True)),
-                ", ".join(
-                    f"{d}: {spread(a)} against {spread(found[1, d].accuracy)}"
-                    for d, a in zip(depths, gains, strict=True)
-                ),
-            )
+        claims.add(
+            f"{where}: LN-G with {g} groups fits more than the LN-Net at every depth, by more than the 95% "
+            "interval of the difference",
+            all(_exceeds(a, found[1, d].accuracy) for d, a in zip(depths, gains, strict=True)),
+            ", ".join(
+                f"{d}: {spread(a)} against {spread(found[1, d].accuracy)}"
+                for d, a in zip(depths, gains, strict=True)
+            ),
         )
-    return made
+    return claims
 
 
 def _exceeds(a: Tensor, b: Tensor) -> bool:

@@ -18,7 +18,7 @@ from farfield.learn import Training
 from farfield.lnnet import curvature
 from farfield.nn import GroupedLayerNorm
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p3._random_labels import (
     Fitted,
     RandomLabels,
@@ -122,7 +122,7 @@ def _before_norm(model: nn.Module, problem: RandomLabels, points: int) -> Tensor
 def _bending(
     values: Mapping[str, Tensor], width: int, groups: Sequence[int], draw: torch.Generator
 ) -> list[ClaimVerdict]:
-    made = []
+    claims = Claims()
     every = [g for g in range(1, width // 2 + 1) if width % g == 0]
     even = _equally_spread(width, every, draw)
     best = every[int(even.argmax())]
@@ -130,35 +130,27 @@ def _bending(
         abs(float(v) - equal_spread(width, g)) / max(1.0, equal_spread(width, g))
         for g, v in zip(every, even, strict=True)
     )
-    made.append(
-        ClaimVerdict(
-            f"at equal spread H = 3g(m − 2)/m, largest for groups of four among all divisors of {width}",
-            best == width // 4 and error < 1e-10,
-            f"largest at {best} groups of {width // best}; relative error of the formula {error:.1e}",
-        )
+    claims.add(
+        f"at equal spread H = 3g(m − 2)/m, largest for groups of four among all divisors of {width}",
+        best == width // 4 and error < 1e-10,
+        f"largest at {best} groups of {width // best}; relative error of the formula {error:.1e}",
     )
     rising = [g for g in groups if width // g >= 4]
     for where, of in values.items():
         ratio = of[:, [groups.index(g) for g in rising]] / of[:, :1]
-        made.append(
-            ClaimVerdict(
-                f"{where}: H(LN-G)/H(LN) is at least 1 at every point for groups of four or more",
-                float(ratio.min()) >= 1 - 1e-9,
-                f"{len(of)} points, smallest ratio {float(ratio[:, 1:].min()):.3g}; median by g "
-                + ", ".join(
-                    f"{g}: {float(v):.3g}" for g, v in zip(rising, ratio.median(0).values, strict=True)
-                ),
-            )
+        claims.add(
+            f"{where}: H(LN-G)/H(LN) is at least 1 at every point for groups of four or more",
+            float(ratio.min()) >= 1 - 1e-9,
+            f"{len(of)} points, smallest ratio {float(ratio[:, 1:].min()):.3g}; median by g "
+            + ", ".join(f"{g}: {float(v):.3g}" for g, v in zip(rising, ratio.median(0).values, strict=True)),
         )
         quarter = of[:, groups.index(width // 4)] / of[:, 0]
-        made.append(
-            ClaimVerdict(
-                f"{where}: with groups of four it is at least d/8 = {width / 8:g} at every point",
-                float(quarter.min()) >= width / 8 * (1 - 1e-9),
-                f"smallest {float(quarter.min()):.4g}",
-            )
+        claims.add(
+            f"{where}: with groups of four it is at least d/8 = {width / 8:g} at every point",
+            float(quarter.min()) >= width / 8 * (1 - 1e-9),
+            f"smallest {float(quarter.min()):.4g}",
         )
-    return made
+    return claims
 
 
 def _equally_spread(width: int, groups: Sequence[int], draw: torch.Generator) -> Tensor:
@@ -177,47 +169,39 @@ def _fitting(
     groups: Sequence[int],
     images: int,
 ) -> list[ClaimVerdict]:
-    made = []
+    claims = Claims()
     for name, of in accuracy.items():
         means = {g: float(of[g].accuracy.mean()) for g in groups}
         rising = [g for g in groups if g <= groups[-2]]
-        made.append(
-            ClaimVerdict(
-                f"{name}, {images} images with random labels: training accuracy rises with the number of groups, "
-                f"from one to {rising[-1]} (groups of four)",
-                all(means[a] < means[b] for a, b in itertools.pairwise(rising)),
-                ", ".join(f"{g}: {spread(of[g].accuracy)}" for g in groups),
-            )
+        claims.add(
+            f"{name}, {images} images with random labels: training accuracy rises with the number of groups, "
+            f"from one to {rising[-1]} (groups of four)",
+            all(means[a] < means[b] for a, b in itertools.pairwise(rising)),
+            ", ".join(f"{g}: {spread(of[g].accuracy)}" for g in groups),
         )
         best = max(means, key=lambda g: means[g])
-        made.append(
-            ClaimVerdict(
-                f"{name}: it is highest where H is, at groups of four",
-                best == rising[-1],
-                f"highest at {best} groups, {100 * means[best]:.1f}%; {rising[-1]} groups "
-                f"{100 * means[rising[-1]]:.1f}%",
-            )
+        claims.add(
+            f"{name}: it is highest where H is, at groups of four",
+            best == rising[-1],
+            f"highest at {best} groups, {100 * means[best]:.1f}%; {rising[-1]} groups "
+            f"{100 * means[rising[-1]]:.1f}%",
         )
         last = groups[-1]
-        made.append(
-            ClaimVerdict(
-                f"{name}: groups of two, which keep a sign and have H = 0, fit less than groups of four",
-                means[last] < means[rising[-1]],
-                f"{spread(of[last].accuracy)} against {spread(of[rising[-1]].accuracy)}",
-            )
+        claims.add(
+            f"{name}: groups of two, which keep a sign and have H = 0, fit less than groups of four",
+            means[last] < means[rising[-1]],
+            f"{spread(of[last].accuracy)} against {spread(of[rising[-1]].accuracy)}",
         )
         together = _rank_correlation(
             values["Gaussian points"].median(0).values, torch.tensor([means[g] for g in groups])
         )
-        made.append(
-            ClaimVerdict(
-                f"{name}: over the numbers of groups, accuracy and median H at Gaussian points have a rank "
-                "correlation of 0.7 or more",
-                together >= 0.7,
-                f"{together:.2f}",
-            )
+        claims.add(
+            f"{name}: over the numbers of groups, accuracy and median H at Gaussian points have a rank "
+            "correlation of 0.7 or more",
+            together >= 0.7,
+            f"{together:.2f}",
         )
-    return made
+    return claims
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:

@@ -18,7 +18,7 @@ from farfield._intervals import mean_interval
 from farfield.data import load
 from farfield.learn import Training, predict_all, train
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p3._networks import Convolutions, Encoder
 from farfield.papers.p3._random_labels import shifted, shrunk
 from farfield.papers.p3.fig4 import spread
@@ -148,23 +148,21 @@ def _tasks(
 
 
 def _claims(found: Mapping[str, Mapping[int, _Trained]], sizes: Sequence[int]) -> list[ClaimVerdict]:
-    made = []
+    claims = Claims()
     for name, of in found.items():
         for size in sizes:
             if not size:
                 continue
             mean, half = mean_interval(100 * (of[size].test - of[0].test))
-            made.append(
-                ClaimVerdict(
-                    f"{name}: {label(size)} has a higher test accuracy than LN, by more than the 95% interval of the "
-                    "difference over seeds",
-                    float(mean - half) > 0,
-                    f"{spread(of[size].test)} against {spread(of[0].test)}, difference {float(mean):+.1f} ± "
-                    f"{float(half):.1f} points; on the training images {spread(of[size].train)} against "
-                    f"{spread(of[0].train)}",
-                )
+            claims.add(
+                f"{name}: {label(size)} has a higher test accuracy than LN, by more than the 95% interval of the "
+                "difference over seeds",
+                float(mean - half) > 0,
+                f"{spread(of[size].test)} against {spread(of[0].test)}, difference {float(mean):+.1f} ± "
+                f"{float(half):.1f} points; on the training images {spread(of[size].train)} against "
+                f"{spread(of[0].train)}",
             )
-    return made
+    return claims
 
 
 def _learned(found: Mapping[str, Mapping[int, _Trained]]) -> ClaimVerdict:
