@@ -69,7 +69,7 @@ def pytest_itemcollected(item):
     tier = tiers.of_test(tiers.of_file(name), {mark.name for mark in item.iter_markers()})
     function = f"{name}::{getattr(item, 'originalname', item.name)}"
     if not tiers.in_sample(function, _CASES[function]):
-        tier = "nightly"
+        tier = tiers.TIERS[min(tiers.TIERS.index(tier) + 1, 2)]
     _CASES[function] += 1
     item.user_properties.append(("tier", tier))
     for name in {"unit": ("unit", "full"), "full": ("full",), "nightly": ()}[tier]:

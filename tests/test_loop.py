@@ -63,6 +63,7 @@ def test_waiting_ends_with_what_it_waits_for():
 # ------------------------------------------------------------------ near a change
 
 
+@pytest.mark.full
 def test_a_change_of_a_lower_room_chooses_its_tests_and_those_above():
     rooms, above, choice = near.choose(["src/farfield/certify/intervals/_infinite.py"])
     assert rooms == {"farfield.certify.intervals"}
@@ -74,6 +75,7 @@ def test_a_change_of_a_lower_room_chooses_its_tests_and_those_above():
     assert not choice.own.keys() & choice.above.keys()
 
 
+@pytest.mark.full
 def test_a_change_at_the_bottom_reaches_everything_that_stands_on_it():
     rooms, above, choice = near.choose(["src/farfield/graph/operators/shape.py"])
     assert rooms == {"farfield.graph.operators"} and {"farfield.growth", "farfield.audit"} <= above
@@ -100,6 +102,15 @@ def test_the_choice_is_printed_with_its_reasons(capsys):
 
 
 # ------------------------------------------------------------------ where the time goes
+
+
+def test_of_many_cases_of_one_kind_the_others_run_one_tier_later():
+    """Names in the table are those of functions, and cases are spread evenly."""
+    for name, share in tiers.SAMPLED.items():
+        path, function = name.split("::")
+        assert f"def {function}(" in (near.TESTS / path).read_text(encoding="utf-8"), name
+        assert [tiers.in_sample(name, k) for k in range(share + 1)] == [True, *[False] * (share - 1), True]
+    assert all(tiers.in_sample("another.py::test", k) for k in range(5))
 
 
 def test_durations_are_counted_by_folder_and_function(tmp_path):

@@ -55,7 +55,9 @@ def of_test(file_tier, marks):
 
 SAMPLED = {
     "audit/test_odd_models.py::test_a_verdict_and_a_report": 2,
+    "certify/intervals/test_contract.py::test_no_evaluation_leaves_its_interval": 2,
     "certify/intervals/test_models.py::test_models": 2,
+    "certify/test_balls.py::test_no_point_of_a_cell_in_the_ball_exceeds_its_bound": 2,
     "certify/test_cells.py::test_box_domains": 2,
     "certify/test_cells.py::test_no_value_passes_its_bound": 3,
     "certify/test_nested.py::test_no_input_leaves_the_bound": 2,
@@ -66,8 +68,12 @@ SAMPLED = {
     "engine/test_ray.py::test_on_a_cluster": 3,
     "gaussian/test_angular.py::test_a_range_against_the_dual": 2,
     "gaussian/test_angular.py::test_one_variance_against_the_dual": 2,
+    "gaussian/test_scalar_functions.py::test_contract": 2,
+    "geometry/test_bounds.py::test_lemma_b3": 2,
+    "geometry/test_bounds.py::test_parallel_pairs_stay_degenerate_under_every_activation": 2,
     "graph/test_faithful.py::test_the_module_itself_is_not_told_apart": 2,
     "graph/test_models.py::test_program_equals_model": 2,
+    "growth/test_analysis.py::test_claims_about_functions_are_never_contradicted": 2,
     "kernels/test_gradients.py::test_by_one_set_of_inputs": 2,
     "kernels/test_gradients.py::test_by_variances": 2,
     "kernels/test_monte_carlo.py::test_within_five_standard_errors": 3,
@@ -82,11 +88,11 @@ SAMPLED = {
     "zoo/test_zoo.py::test_verdict": 3,
     "zoo/test_zoo.py::test_what_is_called_bounded_stays_bounded": 3,
 }
-"""Tables of many cases of one kind: of each, one case in so many runs in ``full``, and all of them nightly."""
+"""Tables of many cases of one kind: of each, one case in so many runs in its file's tier, the others one tier later."""
 
 
 def in_sample(name, number):
-    """Whether a function's case runs in ``full``, by its number among them; those of a family go together."""
+    """Whether a function's case runs in its file's tier, by its number among the cases."""
     return number % SAMPLED.get(name, 1) == 0
 
 
