@@ -24,7 +24,6 @@ WITHOUT_JET_RULE = {
     "adaptive_max_pool",
     "angle",
     "bernoulli",
-    "bucketize",
     "cummax",
     "cummin",
     "cumprod",

@@ -79,7 +79,7 @@ CASES: list[tuple[str, Callable[[], nn.Module], Status]] = [
     ("residual", lambda: seeded(Residual(final=False)), Status.UNBOUNDED),
     ("residual with final norm", lambda: seeded(Residual(final=True)), Status.BOUNDED),
     ("reciprocal", lambda: Plain(lambda x: 1 / x), Status.UNKNOWN),
-    ("x sin x", lambda: Plain(lambda x: x * torch.sin(x)), Status.UNKNOWN),
+    ("x sin x", lambda: Plain(lambda x: x * torch.sin(x)), Status.UNBOUNDED),
     ("gru", lambda: seeded(nn.GRU(6, 4, batch_first=True)), Status.BOUNDED),
     ("relu rnn", lambda: seeded(nn.RNN(6, 4, nonlinearity="relu", batch_first=True)), Status.UNBOUNDED),
 ]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from farfield.graph.operators import registered_targets
 
-__all__ = ["decomposition_table", "single_decompositions"]
+__all__ = ["decomposition_table", "own_decomposition", "single_decompositions"]
 
 
 def decomposition_table() -> Any:
@@ -29,6 +29,11 @@ def single_decompositions() -> dict[Any, Callable[..., Any]]:
     """The same for a call by itself, as a plain dictionary: torch's part is made once in a process."""
     known = registered_targets()
     return {k: rule for k, rule in {**_torchs_own(), **_OWN}.items() if str(k) not in known}
+
+
+def own_decomposition(target: Any) -> Callable[..., Any] | None:
+    """What farfield makes of a call that torch itself would take apart further than needed."""
+    return None if str(target) in registered_targets() else _OWN.get(target)
 
 
 @functools.cache

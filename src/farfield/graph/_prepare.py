@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.nn.modules import transformer
+from torch.utils._pytree import tree_map
 
 from farfield.errors import InvalidValueError
 from farfield.graph._state import ModelState
@@ -57,6 +58,7 @@ def prepared(model: nn.Module) -> Iterator[ModelState]:
         state = stack.enter_context(untouched(model))
         stack.enter_context(_plain_attention())
         stack.enter_context(_unchecked_distributions())
+        stack.enter_context(_plain_conditions())
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         set_serving(model)
@@ -106,6 +108,24 @@ def _unchecked_distributions() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(before)
+
+
+@contextmanager
+def _plain_conditions() -> Iterator[None]:
+    """``torch.cond`` as both its branches and a choice between them, which is what it computes."""
+    before = torch.cond
+    torch.cond = _both_branches
+    try:
+        yield
+    finally:
+        torch.cond = before
+
+
+def _both_branches(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    if not isinstance(pred, Tensor):
+        return (true_fn if pred else false_fn)(*operands)
+    taken = pred.reshape(())
+    return tree_map(lambda yes, no: torch.where(taken, yes, no), true_fn(*operands), false_fn(*operands))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from farfield.graph._decompositions import single_decompositions
+from farfield.graph._decompositions import own_decomposition, single_decompositions
 from farfield.graph._lower import target_name
 
 __all__ = ["NotLocal", "strangers", "taken_apart"]
@@ -81,12 +81,14 @@ def _inlined(graph: fx.Graph, node: fx.Node, table: dict[Any, Any], values: dict
     if not places or not all(isinstance(value, Tensor) for value in examples):
         raise NotLocal
 
+    function: Any = own_decomposition(node.target) or node.target
+
     def call(*tensors: Tensor) -> Any:
         filled = list(leaves)
         for k, tensor in zip(places, tensors, strict=True):
             filled[k] = tensor
         args, kwargs = tree_unflatten(filled, layout)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        return function(*args, **kwargs)
 
     mode = detect_fake_mode(examples)
     if mode is None:

@@ -14,11 +14,14 @@ from farfield.errors import UnknownNameError
 from farfield.graph import InputSpec, Node, Program
 from farfield.growth import rules as _rules  # noqa: F401  registers the rules
 from farfield.growth._claims import claim_of
+from farfield.growth._entries import of_neighbors
 from farfield.growth._extent import Extent, Reason, interval, join, undefined
 from farfield.growth._growth import Growth, growth_of
+from farfield.growth._limits import LineLimits
 from farfield.growth._rate import BOUNDED, CONSTANT, LINEAR, SINGULAR
 from farfield.growth._registry import Claim, Site
 from farfield.growth._slices import Slicer, piece_of, slice_of
+from farfield.growth._supports import Supports
 from farfield.growth._tails import TailForm, refined, tail_form
 
 __all__ = ["Analysis", "analyze_growth", "extents"]
@@ -116,7 +119,8 @@ def extents(
     specs = {spec.name: spec for spec in program.inputs}
     table: dict[str, Claim] = {}
     forms: dict[str, TailForm] = {}
-    slicer = Slicer(program, table, apply_rule)
+    slicer, supports = Slicer(program, table, apply_rule), Supports(program, table, apply_rule)
+    limits = LineLimits(program, table, apply_rule)
 
     def whole(name: str) -> Extent:
         claim = table[name]
@@ -131,6 +135,10 @@ def extents(
             table[node.name] = _input_extent(specs[node.name], node.name in moving)
         else:
             claim = _sliced(slicer, node, apply_rule(program, node, table))
+            if not isinstance(claim, tuple) and not claim.bounded:
+                claim = supports.extent(node) or limits.extent(node, claim) or claim
+            elif not isinstance(claim, tuple):
+                claim = of_neighbors(program, node, table, claim)
             table[node.name] = claim if node.name in reached else _still(claim)
         forms[node.name] = tail_form(node, forms, whole(node.name), program.node)
         if node.op in ("add", "sub") and whole(node.name).known and node.name not in forms[node.name]:

@@ -17,7 +17,7 @@ from farfield.growth._jet import MASKED, Jet, monomial, split_power
 from farfield.growth._leading import lead
 from farfield.growth._search import Search
 
-__all__ = ["Evidence", "Witness", "confirm", "entry_of"]
+__all__ = ["Evidence", "Witness", "confirm", "confirm_recurring", "entry_of"]
 
 RADII = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
 FURTHER = (1e9, 1e10, 1e11, 1e12, 1e15, 1e20, 1e30)
@@ -27,6 +27,10 @@ FARTHEST = (1e12, 1e25, 1e50, 1e100)
 """A logarithm needs larger numbers to show itself."""
 AGREEMENT = 1e-5
 """Largest relative difference allowed between the claimed and the measured rate."""
+SAMPLES = 32
+"""Points near a radius, of which the one farthest out counts."""
+HIGHEST_SWING = 16
+"""Powers of what swings that are followed."""
 LARGEST_EXPONENT = 280.0
 """Decimal exponent of the largest numbers looked at."""
 
@@ -65,7 +69,8 @@ class Witness:
         Evaluations of the model at growing λ.
     method
         ``"jet"``: the rate is exact and the evaluations agree with it to 1e-5. ``"measured"``: growth faster
-        than any power was observed up to the largest representable numbers; there is no exact rate.
+        than any power was observed up to the largest representable numbers; there is no exact rate. ``"recurring"``:
+        it swings, ever wider: the evaluations are the farthest out near each radius, ``slope`` is that of the last.
     evaluated
         What was run to confirm it.
     """
@@ -78,7 +83,7 @@ class Witness:
     index: tuple[int, ...]
     held: tuple[str, ...]
     evidence: tuple[Evidence, ...]
-    method: Literal["jet", "measured"]
+    method: Literal["jet", "measured", "recurring"]
     evaluated: str
 
     @property
@@ -93,6 +98,9 @@ class Witness:
 
     def __str__(self) -> str:
         where = f"{self.output}{list(self.index)}" if self.index else self.output
+        if self.method == "recurring":
+            far = f"{abs(self.slope):.6g}·λ^{self.degree:g}"
+            return f"{where} swings out to {far} along a direction of {', '.join(self.directions)}"
         if self.method == "measured":
             return f"{where} grows exponentially along a direction of {', '.join(self.directions)}"
         rate = f"{self.slope:.6g}·λ^{self.degree:g}" if self.degree != 1 else f"{self.slope:.6g}·λ"
@@ -166,22 +174,42 @@ def _confirmed(search: Search, flat: Tensor, index: tuple[int, ...], one: Jet) -
     else:
         search.notes.extend(_unconfirmed(degree, slope, evidence))
         return None
+    return _witness(search, flat, index, (slope, whole, logs), evidence, "jet")
+
+
+def _witness(
+    search: Search,
+    flat: Tensor,
+    index: tuple[int, ...],
+    rate: tuple[float, float, float],
+    evidence: Sequence[Evidence],
+    method: Literal["jet", "recurring"],
+) -> Witness:
     names = [spec.name for spec in search.program.inputs]
     parts = search.split(flat)
     directions = {name: u[0] for name, u in zip(names, parts, strict=True) if u is not None}
     held = tuple(name for name in names if name not in directions)
-    return Witness(
-        directions,
-        slope,
-        whole,
-        logs,
-        search.program.outputs[search.output],
-        index,
-        held,
-        tuple(evidence),
-        "jet",
-        search.evaluator.source,
-    )
+    output = search.program.outputs[search.output]
+    return Witness(directions, *rate, output, index, held, tuple(evidence), method, search.evaluator.source)
+
+
+def confirm_recurring(search: Search, flat: Tensor, index: tuple[int, ...], jet: Jet) -> Witness | None:
+    """A witness for an entry that comes back to cλ^p for ever larger λ; near every radius some reach c/4."""
+    first = lead(jet)
+    degree, (whole, logs) = float(first.power), split_power(float(first.power))
+    if not bool(first.certain) or not 0.0 < whole <= HIGHEST_SWING or logs:
+        return None
+    wanted, evidence = abs(float(jet.at(degree))) / 4, []
+    for radius in (*RADII, *FURTHER[:4]):
+        share = torch.rand(SAMPLES, generator=search.generator, dtype=torch.float64)
+        radii = [radius * (1.0 + float(s)) for s in share]
+        values = list(search.entries(flat, index, radii)) or [search.entry(flat, index, r) for r in radii]
+        pairs = [Evidence(r, v, v / r**whole) for r, v in zip(radii, values, strict=True)]
+        best = max(pairs, key=lambda e: abs(e.ratio))
+        if not (math.isfinite(best.ratio) and abs(best.ratio) >= wanted):
+            return None
+        evidence.append(best)
+    return _witness(search, flat, index, (evidence[-1].ratio, whole, logs), evidence, "recurring")
 
 
 def _radii(degree: float) -> list[float]:

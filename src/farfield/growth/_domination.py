@@ -108,14 +108,16 @@ def _sizes_behind(node: Node, first: str, lookup: Lookup, below: int) -> Powers:
     if node.op == "abs":
         return _bases(first, lookup, below)
     if node.op == "square":
-        return {base: 2 * q for base, q in _bases(first, lookup, below).items()}
+        behind = _strongest(size_powers(first, lookup, below), _bases(first, lookup, below))
+        return {base: 2 * q for base, q in behind.items()}
     if node.op in ("sqrt", "pow"):
         exponent = 0.5 if node.op == "sqrt" else _number(node, "exponent")
         if exponent is None or exponent <= 0.0 or (node.op == "pow" and node.inputs[1] is not None):
             return {}
+        behind = size_powers(first, lookup, below)
         if node.op == "pow" and exponent % 2 == 0:
-            return {base: exponent * q for base, q in _bases(first, lookup, below).items()}
-        return {base: exponent * p for base, p in size_powers(first, lookup, below).items()}
+            behind = _strongest(behind, _bases(first, lookup, below))
+        return {base: exponent * p for base, p in behind.items()}
     if node.op in ("sum", "mean", "amax") and node.attributes.get("keepdim"):
         return size_powers(first, lookup, below)
     if node.op == "norm" and node.attributes.get("keepdim") and float(node.attributes.get("ord", 2)) >= 1.0:

@@ -43,7 +43,7 @@ class Evaluator:
         self.module: nn.Module | None = None
         if isinstance(model, nn.Module) and sum(p.numel() for p in model.parameters()) <= LARGEST_COPY:
             try:
-                self.module = copy.deepcopy(model).to(torch.float64).eval()
+                self.module = copy.deepcopy(model)._apply(_widest).eval()
             except Exception:  # some modules hold what can't be copied; the program speaks for them
                 self.module = None
         self._state = None if self.module is None else ModelState(self.module)
@@ -78,6 +78,13 @@ class Evaluator:
         name = self.program.outputs[output]
         value: Tensor = self.program.evaluate(*inputs, keep=[name])[name].to(torch.float64)
         return value
+
+
+def _widest(tensor: Tensor) -> Tensor:
+    """In double precision; ``Module.to(float64)`` would cut off imaginary parts."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def rows_are_samples(

@@ -203,6 +203,8 @@ def scale(a: Extent, number: float) -> Extent:
     if number == 0.0:
         return inherit(Extent(CONSTANT, CONSTANT, 0.0, 0.0), a)
     flipped = negate(a) if number < 0 else a
+    if abs(number) == 1.0:
+        return flipped
     factor = abs(number)
     return replace(
         flipped,

@@ -156,20 +156,22 @@ def follow(
     starts: Sequence[Tensor | None],
     output: int = 0,
     lowest: float | None = None,
+    phase: float | None = None,
 ) -> tuple[Jet, tuple[Reason, ...]]:
     """The jet of one output along every direction; its first axis runs over the directions.
 
     Lower-order terms are followed only if, without them, some direction stays unresolved: a vanishing
-    term times a growing one needs them. ``lowest`` says where to stop instead.
+    term times a growing one needs them. ``lowest`` says where to stop instead; ``phase`` fixes sines, see
+    :class:`~farfield.growth._step.Step`.
     """
     found: list[Jet] = []
     notes: dict[Reason, None] = {}
     name = program.outputs[output]
     whole = takes_whole_inputs(program, directions)
     for chunk in chunks(program, directions, starts):
-        jet, said = _output_jet(program, chunk, name, 0.0 if lowest is None else lowest)
+        jet, said = _output_jet(program, chunk, name, 0.0 if lowest is None else lowest, phase)
         if lowest is None and bool(_unresolved(jet).any()):
-            jet, said = _output_jet(program, chunk, name, LOWEST)
+            jet, said = _output_jet(program, chunk, name, LOWEST, phase)
         notes.update(dict.fromkeys(said))
         if whole:
             jet = Jet(
@@ -194,9 +196,9 @@ def follow(
 
 
 def _output_jet(
-    program: Program, inputs: Mapping[str, Jet], name: str, lowest: float
+    program: Program, inputs: Mapping[str, Jet], name: str, lowest: float, phase: float | None
 ) -> tuple[Jet, tuple[Reason, ...]]:
-    values, notes = run_jets(program, inputs, lowest=lowest)
+    values, notes = run_jets(program, inputs, lowest=lowest, phase=phase)
     jet = values[name]
     if not isinstance(jet, Jet):
         raise InvalidValueError(f"Output {name!r} holds several tensors.")

@@ -399,10 +399,14 @@ def convolve(
             value = times(va, vb)
             with torch.no_grad():
                 sa, sb = va.abs().square(), vb.abs().square()
-                variance = times(sa, eb.square() + ROUNDING**2 * sb) + times(ea.square(), sb + eb.square())
+                loss = ROUNDING**2 * sb
+                if times is torch.mul:  # what is multiplied by ±1 is not rounded
+                    loss = loss * ((va.abs() != 1.0) & (vb.abs() != 1.0))
+                variance = times(sa, eb.square() + loss) + times(ea.square(), sb + eb.square())
             if p + q in terms:
                 old_value, old_variance = terms[p + q]
-                value, variance = old_value + value, old_variance + variance
+                value = old_value + value
+                variance = old_variance + variance + ROUNDING**2 * value.detach().abs().square()
             terms[p + q] = (value, variance)
     if dropped is not None:
         floor = torch.where(dropped & (floor < lowest), lowest, floor.expand(dropped.shape))

@@ -35,6 +35,7 @@ def run_jets(
     *,
     lowest: float = 0.0,
     keep: Sequence[str] | None = None,
+    phase: float | None = None,
 ) -> tuple[dict[str, JetValue], tuple[Reason, ...]]:
     """The jet of every node (of those in ``keep``), and the nodes that could not be followed to infinity.
 
@@ -48,6 +49,8 @@ def run_jets(
         Powers below this are not followed.
     keep
         Names of the nodes wanted; the outputs by default. Others are freed once used up.
+    phase
+        See :class:`~farfield.growth._step.Step`.
     """
     wanted = frozenset(program.outputs if keep is None else keep)
     last = last_uses(program.nodes)
@@ -65,9 +68,8 @@ def run_jets(
                 None if name is None else _operand(program, values, name, layer and place == 1)
                 for place, name in enumerate(node.inputs)
             )
-            values[node.name] = _numbered(
-                _advance(resolved(node, sizes, torch.float64), operands, lowest, notes), count
-            )
+            step = Step(resolved(node, sizes, torch.float64), operands, lowest, phase)
+            values[node.name] = _numbered(_advance(step, notes), count)
             learn_sizes(node.shape, values[node.name], sizes)
         for name in (*node.operands, node.name):
             if last[name] <= position and name not in wanted:
@@ -104,10 +106,8 @@ def _numbered_jet(jet: Jet, count: Iterator[int]) -> Jet:
     return replace(jet, origin=origin)
 
 
-def _advance(
-    node: Node, operands: tuple[JetValue | None, ...], lowest: float, notes: list[Reason]
-) -> JetValue:
-    step = Step(node, operands, lowest)
+def _advance(step: Step, notes: list[Reason]) -> JetValue:
+    node, operands, lowest = step.node, step.operands, step.lowest
     if any(operand == () for operand in operands):
         return _lost(node, operands)
     if all(_still(operand) for operand in operands):

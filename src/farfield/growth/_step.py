@@ -37,11 +37,15 @@ class Step:
         The jet of each tensor argument; ``None`` where absent.
     lowest
         Powers below this one may be dropped into the floor.
+    phase
+        Sines of affine functions of λ come back, all at once, to what they are here, as λ → ∞: then the result speaks
+        of such a sequence of λ. ``None``: of every λ.
     """
 
     node: Node
     operands: tuple[JetValue | None, ...]
     lowest: float
+    phase: float | None = None
 
     @property
     def attributes(self) -> Mapping[str, Any]:

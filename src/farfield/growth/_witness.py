@@ -11,7 +11,7 @@ from torch import Tensor
 
 from farfield.growth._analysis import Analysis
 from farfield.growth._climb import climb
-from farfield.growth._confirm import Evidence, Witness, confirm, entry_of
+from farfield.growth._confirm import Evidence, Witness, confirm, confirm_recurring, entry_of
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._horizon import Horizon, follow, read
 from farfield.growth._jet import HIGHEST
@@ -92,7 +92,28 @@ def find_witness(
             continue  # others are tried next
         if found is not None:
             return found
-    return _climb(search)
+    return _recurring(search) or _climb(search)
+
+
+def _recurring(search: Search) -> Witness | None:
+    """Growth that a sine takes away again and again: λ·sin λ comes back to cλ for ever larger λ."""
+    swings = [node for node in search.program.nodes if node.op in ("sin", "cos")]
+    if search.program.is_large or all(search.analysis.extent(n.operands[0]).bounded for n in swings):
+        return None
+    for phase in (1.0, 2.5):
+        for flat in unit(search.normal(8)).unsqueeze(1):
+            try:
+                with torch.no_grad():
+                    jet, _ = follow(
+                        search.program, search.split(flat), search.starts, search.output, phase=phase
+                    )
+            except (RuntimeError, UnseenSizeError):
+                return None
+            for row, index in _ranked(read(jet)):
+                witness = confirm_recurring(search, flat, index, entry_of(jet, (row, *index)))
+                if witness is not None:
+                    return witness
+    return None
 
 
 def _allowed(search: Search) -> Rate:

@@ -304,6 +304,8 @@ def _rate(witness: Mapping[str, Any]) -> str:
     power = "" if degree == 0 else "·λ" if degree == 1 else f"·λ^{degree:g}"
     if logs:
         power += "·log λ" if logs == 1 else f"·(log λ)^{logs:g}"
+    if witness["method"] == "recurring":
+        return f"in ever wider swings, out to {number(abs(slope), 3)}{power}"
     return f"like {number(slope, 3)}{power}"
 
 

@@ -49,16 +49,18 @@ class RolloutCertificate:
     Parameters
     ----------
     verdict
-        ``INVARIANT``: there is a box that every state is in from some step on, whatever the start. ``DRIFTS``: the
+        ``INVARIANT``: there is a box that every state is in from some step on, whatever the start; or, where a step
+        averages the state with something bounded, one that no state leaves (and no larger one). ``DRIFTS``: the
         state is carried over whole, and each step moves it by at most ``drift``. ``ESCAPES``: a start was found from
         which it grows (run in float64, not proved). ``UNKNOWN``: ``reason`` says why.
     reason
         One or two sentences.
     lower, upper
         Of an invariant rollout, shaped like the state. Where the step replaces the state (A = 0), every state is in
-        this box after one step. Otherwise a state that is in the attractor's box once stays in this one.
+        this box after one step. Otherwise a state that is in the attractor's box once stays in this one. Where it
+        averages, a state that is in this box stays in it, and any other in a box that holds this one and its start.
     attractor_lower, attractor_upper
-        The smaller box that every state is in from some step on; see :meth:`steps_until`.
+        The smaller box that every state is in from some step on; see :meth:`steps_until`. ``None`` where it averages.
     drift
         Of a rollout that drifts: |x⁺ − x| is at most this, entry by entry.
     linear
@@ -104,9 +106,8 @@ class RolloutCertificate:
         the step replaces the state, the number of boxes that were found one in the other.
         """
         if self.verdict is not RolloutVerdict.INVARIANT or self.contraction is None:
-            raise InvalidValueError(
-                f"Only an invariant rollout ends in a box; this one {self.verdict.lower()}."
-            )
+            ends = "keeps to boxes that hold its start" if self.lower is not None else self.verdict.lower()
+            raise InvalidValueError(f"Only a rollout that contracts ends in a box; this one {ends}.")
         assert self.attractor_lower is not None
         assert self.attractor_upper is not None
         assert self.lower is not None
@@ -218,6 +219,8 @@ class RolloutCertificate:
             lines.append(
                 f"From some step on every state is in {_span(self.attractor_lower, self.attractor_upper)}."
             )
+        elif self.lower is not None and self.upper is not None:
+            lines.append(f"A state in {_span(self.lower, self.upper)} stays there.")
         if self.attained_lower is not None and self.attained_upper is not None:
             lines.append(
                 f"Late states of a simulation filled {_span(self.attained_lower, self.attained_upper)}."

@@ -55,7 +55,8 @@ def certify_rollout(
     bounded as any model is. If ‖Aᵏ‖ < 1 for some k, every state is drawn into a box: with g in c ± h,
     |x − (1 − A)⁻¹c| gets at most Σ|Aᵏ|·h. The bound of g is then computed again over that box, and so on. A = 1 (a
     learned difference that is added to the state): each step moves it by at most sup |g|, and nothing says that it
-    ever stops.
+    ever stops. A step that averages the state with something bounded (a GRU: z·x + (1 − z)·g with a gate z) stays in
+    every box that holds both.
 
     Parameters
     ----------
@@ -148,6 +149,15 @@ def _decided(case: _Case, clock: Clock, draw: torch.Generator) -> RolloutCertifi
     except UnboundedError as error:
         return _escape(
             case, draw, f"No bound was proved of what a step adds to the state's linear part. {error}"
+        )
+    if split.averages:
+        return RolloutCertificate(
+            RolloutVerdict.INVARIANT,
+            "A step averages the state with something bounded: no box that holds this and the start is left.",
+            split.matrix,
+            lower=first.lower.reshape(case.shape),
+            upper=first.upper.reshape(case.shape),
+            rest=(first,),
         )
     if split.integrates:
         drift = torch.maximum(first.lower.abs(), first.upper.abs())
@@ -402,6 +412,14 @@ def verify_rollout(
         if not case.split.integrates or certificate.drift is None or _less(certificate.drift, drift):
             raise CertificateError("The drift that is claimed is smaller than the one that is proved.")
         return True
+    if case.split.averages:
+        if certificate.lower is None or certificate.upper is None:
+            raise CertificateError("A box is missing.")
+        if _less(-certificate.lower, -low) or _less(certificate.upper, high):
+            raise CertificateError("A box that is claimed is smaller than the one that is proved.")
+        if certificate.attractor_lower is not None or certificate.attractor_upper is not None:
+            raise CertificateError("Nothing says that states end in a smaller box.")
+        return True
     if contraction is None or box is None or widest is None:
         raise CertificateError("The state's linear part is no contraction.")
     outer = widest if case.split.replaces else _stays(contraction, widest)
@@ -447,5 +465,7 @@ def _check_split(case: _Case) -> None:
         whole = _advanced(case, x, marks[0])
         rest = _advanced(replace(case, program=case.split.rest), x, marks[1])
         parts = (x.reshape(4, -1) @ case.split.matrix.T).reshape(whole.shape) + rest
+        if case.split.averages:
+            parts = whole.clamp(torch.minimum(x, rest), torch.maximum(x, rest))
         if not torch.allclose(whole, parts, rtol=1e-9, atol=1e-9 * (1.0 + float(whole.abs().max()))):
             raise CertificateError("The step is not the sum of its parts.")

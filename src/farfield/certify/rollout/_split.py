@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from farfield.certify.affine import UNIT, Form, affine_step, constant_form
+from farfield.certify.rollout._gates import averaged_with
 from farfield.graph import Node, Program, compute_node, describe
 
 __all__ = ["REST", "StepSplit", "split_step"]
@@ -31,16 +32,19 @@ class StepSplit:
         Likewise: by how much the stored entries may differ from the true ones.
     rest
         The program of g; its only output is :data:`REST`.
+    averages
+        The step is no such sum: every entry lies between that of the state and that of g.
     """
 
     matrix: Tensor
     error: Tensor
     rest: Program
+    averages: bool = False
 
     @property
     def replaces(self) -> bool:
         """No part of the state is carried over."""
-        return not bool(self.matrix.any() | self.error.any())
+        return not (self.averages or bool(self.matrix.any() | self.error.any()))
 
     @property
     def integrates(self) -> bool:
@@ -69,6 +73,8 @@ def split_step(program: Program, state: str, output: str) -> StepSplit:
     region = _linear_region(program, state, output)
     size = int(torch.Size([int(d) for d in program.node(state).shape]).numel())
     matrix, error = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, size, dtype=torch.float64)
+    if (other := averaged_with(program, state, output)) is not None:
+        return StepSplit(matrix, error, _with_output(program, {}, {}, other), averages=True)
     if state not in region:
         return StepSplit(matrix, error, _with_output(program, {}, {}, output))
     form = _forms(program, state, output, region)

@@ -42,6 +42,13 @@ _SUM = Facts(linear=((0, 1),), entrywise=True, complex=True)
 _PRODUCT = Facts(linear=((0,), (1,)), entrywise=True, complex=True, products=True)
 
 
+def _exp_facts(node: Node) -> Facts:
+    """Complex exponentials have no sign and no order."""
+    return (
+        replace(ENTRYWISE, complex=True) if node.dtype is not None and node.dtype.is_complex else _EXPONENTIAL
+    )
+
+
 def _divide_facts(node: Node) -> Facts:
     """Linear in the numerator unless the quotient is rounded."""
     rounded = node.attributes.get("rounding_mode") is not None
@@ -61,7 +68,7 @@ def _unary(
     function: Callable[[Tensor], Tensor],
     *aliases: str,
     domain: Sample | None = None,
-    facts: Facts = ENTRYWISE,
+    facts: FactsOf = ENTRYWISE,
     composed: Composed = None,
 ) -> Operator:
     targets = tuple(Target(t) for t in (f"aten.{name}.default", *aliases))
@@ -344,7 +351,7 @@ FUNCTIONS = (
         composed=lambda node, p: p("reciprocal", p("sqrt", p[0])),
     ),
     _unary("reciprocal", "1/x", torch.reciprocal, domain=positive(3, 4)),
-    _unary("exp", "eˣ", torch.exp, facts=_EXPONENTIAL),
+    _unary("exp", "eˣ", torch.exp, facts=_exp_facts),
     _unary(
         "exp2", "2ˣ", torch.exp2, facts=_EXPONENTIAL, composed=lambda node, p: p("exp", p("mul", p[0], _LN2))
     ),

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from farfield.graph._node import Node
-from farfield.graph.operators._bindings import binding, boolean, example, integer, real
+from farfield.graph.operators._bindings import binding, boolean, example, integer, positive, real
 from farfield.graph.operators._facts import MOVES, TRUTH, Facts, when_floating
-from farfield.graph.operators._registry import Operator, Target, operand
+from farfield.graph.operators._registry import Call, Operator, Target, operand
 
 __all__ = ["OPERATORS"]
 
@@ -88,6 +88,18 @@ def _bucketize(node: Node, tensors: Sequence[Any]) -> Any:
     return torch.bucketize(tensors[0], tensors[1], right=node.attributes["right"])
 
 
+def _searchsorted(node: Node, tensors: Sequence[Any]) -> Any:
+    value = torch.as_tensor(operand(node, tensors, 1, "input"), dtype=tensors[0].dtype)
+    found = torch.searchsorted(
+        tensors[0].contiguous(), value.contiguous(), right=node.attributes["right"], sorter=tensors[2]
+    )
+    return found if node.dtype is None else found.to(node.dtype)
+
+
+def _side(call: Call) -> dict[str, Any]:
+    return {"right": bool(call.arguments["right"]) or call.arguments["side"] == "right"}
+
+
 def _assign(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
     x = x.clone()
     x[:, i] = v
@@ -125,6 +137,7 @@ def _scatter_facts(node: Node) -> Facts:
 
 
 _AXIS = binding(axis=("dim",))
+_SEARCH = binding({"sorted_sequence": "boundaries"}, compute=_side, drop=("out_int32", "side"))
 _SUM = binding(axis=("dim",), add={"reduce": "sum", "include_self": True})
 
 READING = (
@@ -220,6 +233,22 @@ READING = (
         _bucketize,
         (example(lambda x: torch.bucketize(x, torch.arange(3.0, dtype=x.dtype)), real(6)),),
         facts=Facts(monotone=(1,)),
+    ),
+    Operator(
+        "searchsorted",
+        "index",
+        "how many of the sorted boundaries of its row lie below each entry (up to it where right)",
+        ("boundaries", "input", "sorter"),
+        (Target("aten.searchsorted.Tensor", _SEARCH), Target("aten.searchsorted.Scalar", _SEARCH)),
+        _searchsorted,
+        (
+            example(lambda x: torch.searchsorted(torch.arange(3.0, dtype=x.dtype), x), real(6)),
+            example(
+                lambda b, x: torch.searchsorted(b.cumsum(-1), x, side="right"), positive(2, 4), real(2, 3)
+            ),
+            example(lambda b: torch.searchsorted(b.cumsum(-1), 2.0), positive(4)),
+        ),
+        facts=Facts(monotone=(0, 1)),
     ),
 )
 

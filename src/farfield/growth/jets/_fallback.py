@@ -47,7 +47,7 @@ def _composed(nodes: tuple[Node, ...]) -> JetRule:
             operands = tuple(None if name is None else values[name] for name in node.inputs)
             own = rule_of(node)
             assert own is not None
-            values[node.name] = own(Step(node, operands, step.lowest)).trimmed(step.lowest)
+            values[node.name] = own(replace(step, node=node, operands=operands)).trimmed(step.lowest)
         result: JetValue = values[nodes[-1].name]
         return result
 

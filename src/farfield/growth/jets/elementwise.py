@@ -93,7 +93,21 @@ def _rule(step: Step) -> Jet:
     jet = step.jet()
     if jet.values.is_complex():
         return _modulus(jet, step.lowest) if step.node.op == "abs" else unknown_like(jet)
-    return apply_scalar(jet, describe(step.node).scalar)
+    found = apply_scalar(jet, describe(step.node).scalar)
+    return found if step.phase is None or step.node.op not in ("sin", "cos") else _recurring(step, jet, found)
+
+
+def _recurring(step: Step, jet: Jet, other: Jet) -> Jet:
+    """The value that the sine of aλ + b + o(1) comes back to: what it is at λ = ``phase``."""
+    first, phase = lead(jet), step.phase or 0.0
+    swings = first.certain & (first.power == 1.0) & (jet.full_floor() <= 0.0)
+    for power_of, value, error in zip(jet.powers, jet.values, jet.errors, strict=True):
+        if power_of > 0.0 and power_of != 1.0:
+            swings = swings & (value == 0) & (error == 0)
+    value = step.compute(jet.at(1.0) * phase + jet.at(0.0))
+    error = jet.error_at(1.0) * phase + jet.error_at(0.0) + 1e-12
+    floor = torch.zeros_like(first.power)
+    return select(swings, Jet((0.0,), value[None], error[None], floor), other)
 
 
 for _name in scalar_function_names():
@@ -203,7 +217,7 @@ def _reciprocal(step: Step) -> Jet:
 
 @jet_rule("exp")
 def _exp(step: Step) -> Jet:
-    return exponential(step.jet())
+    return unknown_like(step.jet()) if step.jet().values.is_complex() else exponential(step.jet())
 
 
 @jet_rule("log")

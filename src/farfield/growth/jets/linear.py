@@ -12,7 +12,7 @@ from farfield.growth._jet import ROUNDING, Jet, add, convolve, linear_map, matmu
 from farfield.growth._leading import spread_floor
 from farfield.growth._step import Step, jet_rule, register_jet_rule
 
-__all__ = ["matrix_product", "transposed"]
+__all__ = ["matrix_product", "reshaped", "transposed"]
 
 
 def transposed(jet: Jet) -> Jet:
@@ -24,19 +24,20 @@ def matrix_product(a: Jet, b: Jet, lowest: float) -> Jet:
     """As ``torch.matmul``: vectors become matrices for the product and lose the extra axis again."""
     left, right = a.ndim == 1, b.ndim == 1
     if left:
-        a = _view(a, (1, *a.shape))
+        a = reshaped(a, (1, *a.shape))
     if right:
-        b = _view(b, (*b.shape, 1))
+        b = reshaped(b, (*b.shape, 1))
     result = matmul(a, b, lowest)
     shape = list(result.shape)
     if right:
         shape.pop(-1)
     if left:
         shape.pop(-1 if right else -2)
-    return _view(result, tuple(shape)) if left or right else result
+    return reshaped(result, tuple(shape)) if left or right else result
 
 
-def _view(jet: Jet, shape: tuple[int, ...]) -> Jet:
+def reshaped(jet: Jet, shape: tuple[int, ...]) -> Jet:
+    """The same entries in another shape."""
     count = len(jet.powers)
     return Jet(
         jet.powers,
@@ -53,19 +54,22 @@ def _weight(jet: Jet) -> Tensor:
 @jet_rule("linear")
 def _linear(step: Step) -> Jet:
     x, weight = step.jet(0), step.jet(1)
-    if x.values.is_complex() or weight.values.is_complex():
-        raise NotImplementedError("complex layers are not followed to infinity")
-    if weight.is_constant and is_narrow(_weight(weight), torch.float64):
+    mixed = x.values.is_complex() or weight.values.is_complex()
+    if mixed and not weight.is_constant:
+        raise NotImplementedError("complex layers whose weights move are not followed to infinity")
+    if not mixed and weight.is_constant and is_narrow(_weight(weight), torch.float64):
         with torch.no_grad():
             squares = x.errors.square() + ROUNDING**2 * x.values.abs().square()
         values, variances = linear_in_blocks(x.values, _weight(weight), squares)
         result = Jet(x.powers, values, variances.sqrt(), spread_floor(x.full_floor(), (-1,)))
     elif weight.is_constant and x.ndim > 0:
         tensor = _weight(weight)
-        squared = tensor.square()
+        squared = tensor.abs().square()
+        if mixed:
+            tensor = tensor.to(torch.complex128)
         result = linear_map(
             x,
-            lambda v: torch.nn.functional.linear(v, tensor),
+            lambda v: torch.nn.functional.linear(v.to(tensor.dtype), tensor),
             lambda v: torch.nn.functional.linear(v, squared),
             spread_floor(x.full_floor(), (-1,)),
         )
@@ -113,7 +117,7 @@ def _convolution(step: Step) -> Jet:
         return result
     bias = step.jet(2)
     shape = (bias.shape[0], *(1,) * spatial)
-    return _biased(result, _view(bias, shape), step.lowest)
+    return _biased(result, reshaped(bias, shape), step.lowest)
 
 
 for _name in ("conv", "conv_transpose"):

@@ -11,6 +11,7 @@ from torch import Tensor
 from farfield.growth._jet import Jet, as_real
 from farfield.growth._leading import Lead, difference, lead
 from farfield.growth._step import JetValue, Step, jet_rule, register_jet_rule
+from farfield.growth.jets.linear import reshaped
 from farfield.growth.jets.shape import choose, moved, truth
 
 __all__: list[str] = []
@@ -33,6 +34,30 @@ register_jet_rule("lt", _comparison(lambda sign: sign < 0))
 register_jet_rule("le", _comparison(lambda sign: sign <= 0))
 register_jet_rule("eq", _comparison(lambda sign: sign == 0))
 register_jet_rule("ne", _comparison(lambda sign: sign != 0))
+
+
+def _below(boundaries: Jet, x: Jet, *, right: bool) -> Jet:
+    """How many boundaries lie below each entry, by one comparison for each pair: of sorted ones that stand still."""
+    sorted_ = boundaries.is_constant and not bool((boundaries.values.diff(dim=-1) < 0).any())
+    entries, shape = reshaped(x, (*x.shape, 1)), boundaries.shape
+    rows = reshaped(boundaries, (*shape[:-1], 1, shape[-1])) if len(shape) > 1 else boundaries
+    first: Lead = lead(difference(entries, rows))
+    count = (first.sign >= 0 if right else first.sign > 0).sum(-1)
+    return truth(count, ~(first.certain | first.zero).all(-1) | (not sorted_))
+
+
+@jet_rule("bucketize")
+def _bucketize(step: Step) -> Jet:
+    return _below(as_real(step.jet(1)), as_real(step.jet(0)), right=bool(step.attributes["right"]))
+
+
+@jet_rule("searchsorted")
+def _searchsorted(step: Step) -> Jet:
+    if step.present(2):
+        raise NotImplementedError("boundaries in another order are not followed to infinity")
+    return _below(
+        as_real(step.jet(0)), as_real(step.operand(1, "input")), right=bool(step.attributes["right"])
+    )
 
 
 @jet_rule("where")

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from farfield.gaussian import scalar_function
-from farfield.growth._jet import ABOVE, Jet, aligned, select, stored, unknown_like
+from farfield.growth._jet import (
+    ABOVE,
+    Jet,
+    add,
+    aligned,
+    as_real,
+    linear_map,
+    select,
+    stored,
+    unknown_like,
+)
 from farfield.growth._leading import lead
 from farfield.growth._step import JetValue, Step, jet_rule, register_jet_rule
 from farfield.growth.jets.elementwise import apply_scalar
@@ -134,8 +144,23 @@ def _written(step: Step, jets: list[Jet], indices: list[Tensor | None], decided:
 def _index_put(step: Step) -> Jet:
     indices, decided = places(step, 2)
     if step.attributes.get("accumulate"):
-        decided = False
+        return _accumulated(step, indices) if decided else unknown_like(step.jet(0))
     return _written(step, [step.jet(0), step.jet(1)], indices, decided)
+
+
+def _accumulated(step: Step, indices: list[Tensor | None]) -> Jet:
+    """The sum of what arrives at every place: the floor of one is that of the highest that arrives there."""
+    base, source = as_real(step.jet(0)), as_real(step.jet(1))
+    nothing = torch.zeros(base.shape, dtype=torch.float64, device=base.values.device)
+
+    def arriving(tensor: Tensor) -> Tensor:
+        result: Tensor = step.compute(nothing.to(tensor.dtype), tensor, *indices)
+        return result
+
+    floor, arrived = torch.full_like(nothing, -INF), source.full_floor()
+    for level in arrived.unique():
+        floor = torch.where(arriving((arrived >= level).to(torch.float64)) > 0, level, floor)
+    return add(base, linear_map(source, arriving, arriving, floor))
 
 
 def _real_part(step: Step) -> Jet:

@@ -78,6 +78,11 @@ def _bucketize(site: Site) -> Extent:
     return interval(0.0, site.length(1, (0,)), *site.everything())
 
 
+@growth_rule("searchsorted")
+def _searchsorted(site: Site) -> Extent:
+    return interval(0.0, site.length(0, (-1,)), *site.everything())
+
+
 @growth_rule("index_put")
 def _index_put(site: Site) -> Extent:
     value, written, *places = site.everything()

@@ -16,11 +16,13 @@ from farfield.growth._extent import (
     widened,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, LOGARITHMIC, SINGULAR, Rate
-from farfield.growth._registry import Site, growth_rule
+from farfield.growth._registry import Site, growth_rule, is_complex
 
 __all__ = ["exponential", "logarithm", "rooted"]
 
 INF = math.inf
+SMALLEST = math.ulp(0.0)
+"""An exponential is never 0, however little float64 has of it."""
 
 
 def exponential(value: Extent) -> Extent:
@@ -30,7 +32,8 @@ def exponential(value: Extent) -> Extent:
     if value.constant and upper < SINGULAR:
         upper = CONSTANT
     return inherit(
-        Extent(least, upper, widened(_exp(value.lo), up=False), widened(_exp(value.hi), up=True)), value
+        Extent(least, upper, widened(_exp(value.lo), up=False), widened(_exp(value.hi), up=True) or SMALLEST),
+        value,
     )
 
 
@@ -95,7 +98,34 @@ def _sqrt(site: Site) -> Extent:
 
 @growth_rule("exp")
 def _exp_rule(site: Site) -> Extent:
-    return exponential(site.extent(0))
+    x = site.extent(0)
+    if not site.complex:
+        return exponential(x)
+    # |e^z| = e^{Re z}, and what is known of z holds for its real part.
+    still = _is_imaginary(site.node.inputs[0], site)
+    size = exponential(interval(0.0, 0.0, x) if still else x)
+    rate = CONSTANT if x.constant else max(BOUNDED, size.upper)
+    return inherit(Extent(rate, rate, -size.hi, size.hi), x)
+
+
+def _is_imaginary(value: object, site: Site) -> bool:
+    """Whether a node, or a number, has the real part 0: products of real numbers with one imaginary one."""
+    if not isinstance(value, str):
+        return isinstance(value, complex) and value.real == 0.0
+    node = site.lookup(value)
+    if node.op == "neg":
+        return _is_imaginary(node.inputs[0], site)
+    if node.op != "mul" or not is_complex(node):
+        return False
+    pair = [
+        node.attributes.get(a) if n is None else n
+        for n, a in zip(node.inputs, ("input", "other"), strict=True)
+    ]
+    return any(
+        _is_imaginary(one, site)
+        and (isinstance(two, int | float) or (isinstance(two, str) and not is_complex(site.lookup(two))))
+        for one, two in (pair, pair[::-1])
+    )
 
 
 @growth_rule("log")

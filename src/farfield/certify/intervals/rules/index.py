@@ -77,6 +77,16 @@ def _bucketize(place: Place) -> Interval:
     return Interval(place.compute(x.lo, high).double(), place.compute(x.hi, low).double())
 
 
+@interval_rule("searchsorted")
+def _searchsorted(place: Place) -> Interval:
+    """Rises with the entry where the boundaries are known; a search among others may end anywhere."""
+    edges, x = place.interval(0), place.operand(1, "input")
+    order = place.indices(2) if place.present(2) else None
+    if not edges.degenerate or (place.present(2) and order is None):
+        return spread(0.0, float(edges.shape[-1]), place.shape)
+    return Interval(*(place.compute(edges.lo, end, order).double() for end in (x.lo, x.hi)))
+
+
 @interval_rule("index_put")
 def _index_put(place: Place) -> Bounds:
     x, values, known = place.interval(0), place.interval(1), _places(place, 2)
