@@ -88,7 +88,7 @@ SAMPLED = {
     "zoo/test_zoo.py::test_verdict": 3,
     "zoo/test_zoo.py::test_what_is_called_bounded_stays_bounded": 3,
 }
-"""Tables of many cases of one kind: of each, one case in so many runs in its file's tier, the others one tier later."""
+"""Tables of many cases of one kind: one case in so many runs in its file's tier, the others one tier later."""
 
 
 def in_sample(name, number):

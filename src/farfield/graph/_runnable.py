@@ -84,17 +84,19 @@ def in_memory(value: Value) -> Value:
     if isinstance(value, ExportedProgram):
         if all(_is_here(tensor) for tensor in (*value.state_dict.values(), *value.constants.values())):
             return value
-        return move_to_device_pass(copy.deepcopy(value), "cpu")
+        moved: Any = move_to_device_pass(copy.deepcopy(value), "cpu")
+        return moved
     if not isinstance(value, nn.Module):
-        return tree_map(lambda leaf: leaf if _is_here(leaf) else leaf.cpu(), value)
+        made: Value = tree_map(lambda leaf: leaf if _is_here(leaf) else leaf.cpu(), value)
+        return made
     away = [t for module in value.modules() for t in _tensors(module) if not _is_here(t)]
     if not away:
         return value
-    moved = {id(t): t.detach().cpu() for t in away}
+    here: dict[int, Any] = {id(t): t.detach().cpu() for t in away}
     for tensor in away:
         if isinstance(tensor, nn.Parameter):
-            moved[id(tensor)] = nn.Parameter(moved[id(tensor)], tensor.requires_grad)
-    return copy.deepcopy(unwrapped(value), moved)
+            here[id(tensor)] = nn.Parameter(here[id(tensor)], tensor.requires_grad)
+    return copy.deepcopy(unwrapped(value), here)
 
 
 def _is_here(value: Any) -> bool:

@@ -236,8 +236,8 @@ def without_insertions(model: nn.Module) -> nn.Module:
             for name in [n for n, hook in hooks.items() if isinstance(hook, _Inputs | _Outputs)]:
                 del hooks[name]
                 module._forward_pre_hooks_with_kwargs.pop(name, None)
-    for name in ours:
-        del made._modules[name]
+    for key in ours:
+        del made._modules[key]
     if (plain := getattr(type(made), "plain", None)) is not None and isinstance(made, Traceable):
         made.__class__ = plain
     return made
