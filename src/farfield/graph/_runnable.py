@@ -25,7 +25,6 @@ __all__ = ["Runnable", "as_module", "copied", "in_memory"]
 Runnable: TypeAlias = "nn.Module | ExportedProgram | str | os.PathLike[str]"
 """A module, an exported program, or the path of a ``.pt2`` or ``.onnx`` file."""
 Model = TypeVar("Model", bound=nn.Module)
-Value = TypeVar("Value")
 
 
 def as_module(target: Runnable) -> nn.Module:
@@ -75,7 +74,7 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
     yield from (value for values in held for value in values if isinstance(value, Tensor))
 
 
-def in_memory(value: Value) -> Value:
+def in_memory(value: Any) -> Any:
     """What proofs are made on: a model, or example inputs, in main memory.
 
     A model that lies there is handed back as it is; of one on a device it is a copy, and the device's memory is not
@@ -84,11 +83,9 @@ def in_memory(value: Value) -> Value:
     if isinstance(value, ExportedProgram):
         if all(_is_here(tensor) for tensor in (*value.state_dict.values(), *value.constants.values())):
             return value
-        moved: Any = move_to_device_pass(copy.deepcopy(value), "cpu")
-        return moved
+        return move_to_device_pass(copy.deepcopy(value), "cpu")
     if not isinstance(value, nn.Module):
-        made: Value = tree_map(lambda leaf: leaf if _is_here(leaf) else leaf.cpu(), value)
-        return made
+        return tree_map(lambda leaf: leaf if _is_here(leaf) else leaf.cpu(), value)
     away = [t for module in value.modules() for t in _tensors(module) if not _is_here(t)]
     if not away:
         return value
