@@ -111,7 +111,8 @@ def capture(
         model, example_inputs = open_model(model, example_inputs, rows=2 if dynamic_batch else 1)
     elif isinstance(model, str | Path):
         model = _load(Path(model))
-    model, example_inputs = in_memory(unwrapped(model)), in_memory(example_inputs)
+    plain: nn.Module | ExportedProgram = in_memory(unwrapped(model))
+    model, example_inputs = plain, in_memory(example_inputs)
     if isinstance(model, ExportedProgram):
         lowering, outputs = lower_exported(model, wanted)
         program = _program(lowering, outputs, "export", exported_modules(model), ())
