@@ -74,6 +74,7 @@ SAMPLED = {
     "graph/test_faithful.py::test_the_module_itself_is_not_told_apart": 2,
     "graph/test_models.py::test_program_equals_model": 2,
     "growth/test_analysis.py::test_claims_about_functions_are_never_contradicted": 2,
+    "journeys/test_models.py::test_an_answer_or_a_refusal_in_words": 3,
     "kernels/test_gradients.py::test_by_one_set_of_inputs": 2,
     "kernels/test_gradients.py::test_by_variances": 2,
     "kernels/test_monte_carlo.py::test_within_five_standard_errors": 3,
@@ -98,6 +99,7 @@ def in_sample(name, number):
 
 FAMILIES = {
     "zoo/test_zoo.py": "name",
+    "journeys/test_journeys.py": "source",
     "gaussian/test_scalar_functions.py": "label",
     "growth/test_contract.py": "name",
     "certify/intervals/test_contract.py": "name",

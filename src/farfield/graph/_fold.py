@@ -69,4 +69,6 @@ def _folded(node: Node, constants: Mapping[str, Any], largest: int) -> Any:
     if entries > max(largest, given):
         return None
     with torch.no_grad():
-        return compute_node(node, tensors, {})
+        made = compute_node(node, tensors, {})
+    # A sparse tensor stays what its operation makes of a dense one: no analysis reads its entries.
+    return None if isinstance(made, Tensor) and made.layout != torch.strided else made

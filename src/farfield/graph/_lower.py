@@ -80,7 +80,8 @@ class Lowering:
 
     def add_constant(self, node: fx.Node, tensor: Tensor, name: str) -> None:
         """A parameter, buffer or literal."""
-        self.constants[node.name] = tensor.detach()
+        plain = tensor.detach()
+        self.constants[node.name] = plain if plain.layout == torch.strided else plain.to_dense()
         self.constant_names[node.name] = name
         self._define(
             node,

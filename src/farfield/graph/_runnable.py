@@ -58,12 +58,13 @@ def copied(model: Model) -> Model:
     with warnings.catch_warnings():
         if isinstance(model, fx.GraphModule):
             warnings.simplefilter("ignore", FutureWarning)
-        # What a module keeps of an earlier call (the old weight_norm, a cache) is no leaf, and deepcopy refuses it.
+        # What a module keeps of an earlier call (the old weight_norm, a cache) is no leaf: deepcopy refuses it, as it
+        # does sparse tensors in rows or columns.
         kept = {
             id(value): value.detach().clone()
             for module in model.modules()
-            for value in vars(module).values()
-            if isinstance(value, Tensor) and not value.is_leaf
+            for value in _tensors(module)
+            if not value.is_leaf or value.layout != torch.strided
         }
         return copy.deepcopy(model, kept)
 

@@ -203,6 +203,11 @@ class Guard(nn.Module):
                     f"The guard was calibrated with an argument {name!r}, which is missing."
                 )
             value = tensor_of(given[name], limit.like.dtype, self._columns.get(name, ()))
+            if not isinstance(value, Tensor):
+                raise InvalidValueError(
+                    f"A guard takes tensors, arrays and tables; the argument {name!r} is a {type(value).__name__}. "
+                    "Wrap the model in one that takes its parts as arguments of their own."
+                )
             given[name] = limit.typed(value if value is given[name] else value.to(limit.like.device))
         return given
 

@@ -14,6 +14,7 @@ from farfield.calibration import (
     Call,
     FeatureStatistics,
     UpperQuantile,
+    flat_rows,
     floating,
     map_call,
     output_tensors,
@@ -88,9 +89,8 @@ def measure_change(before: nn.Module, after: nn.Module, batches: Batches) -> Cha
         equal = torch.ones(count, dtype=torch.bool)
         change = torch.zeros(count, dtype=torch.float64)
         for was, now in pairs:
-            if was.ndim == 0 or len(was) != count:
-                continue
-            flat = [t.reshape(count, -1) for t in (was, now)]
+            per_row = was.ndim > 0 and len(was) == count
+            flat = [t.reshape(count if per_row else 1, -1) for t in (was, now)]
             equal &= (flat[0] == flat[1]).all(-1).cpu()
             if was.is_floating_point():
                 change = torch.maximum(change, (flat[0].double() - flat[1].double()).abs().amax(-1).cpu())
@@ -99,7 +99,7 @@ def measure_change(before: nn.Module, after: nn.Module, batches: Batches) -> Cha
         largest = max(largest, float(change.max()))
         first = next((p for p in pairs if p[0].is_floating_point() and p[0].ndim), None)
         for spread, value in zip(spreads, first or (), strict=False):
-            spread.add(value.reshape(count, -1))
+            spread.add(flat_rows(value))
     kept = 1.0
     if spreads[0].count:
         ratio = spreads[1].deviation.square() / spreads[0].deviation.square().clamp_min(1e-300)
