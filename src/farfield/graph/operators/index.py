@@ -57,7 +57,9 @@ def _scatter(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _slice_scatter(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
-    length = tensors[0].shape[a["dim"]]  # what slices to the end names the largest integer, to which vmap adds
+    length = tensors[0].shape[
+        a["dim"]
+    ]  # what slices to the end names the largest integer, to which vmap adds
     end = length if a["end"] is None else min(a["end"], length)
     return torch.slice_scatter(tensors[0], tensors[1], a["dim"], a["start"], end, a["step"])
 
