@@ -400,7 +400,8 @@ ROWS = R(40, 4)
 OF_ROWS = [
     DictOut, NT, DCOut, Scalar, NoBatch, Opt, Numpyish, PyLoop, InPlace, Slice, Counter, Noise, Drop, DropAlways,
     Grad, Dist, DistOut, BF, Half, Branch, DataBranch, WN, Lazy, Shared, NoParam, Const, Ident, IntOut, Bool, Nest,
-    NoneOut, StrOut, Complexy, CplxOut, Sparse, Vmap, Jac, Ckpt, Where, Assert, ItemScale, Tuple1, Double, LeavesLists,
+    NoneOut, StrOut, Complexy, CplxOut, Sparse, Vmap, Jac, Ckpt, Where, Assert, ItemScale, Tuple1, Double,
+    LeavesLists,
 ]  # fmt: skip
 CASES = {kind.__name__: (kind, ROWS) for kind in OF_ROWS} | {
     "Kw": (Kw, {"x": R(40, 4)}),
