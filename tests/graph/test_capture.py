@@ -271,13 +271,24 @@ def test_tracing_takes_over_where_export_fails(library):
         assert_same(program, (X.double(),), model(X.double()))
 
 
-def test_control_flow_operators_are_unknown_too():
+def test_a_condition_is_both_branches_and_a_choice():
     def forward(m, x):
         return torch.cond(x.sum() > 0, lambda t: t * 2, lambda t: t + 1, (x,)) + x
 
     program = capture(Lambda(forward), X)
+    assert program.find("where") and not program.find("unknown")
+    for x in (X.double().abs(), -X.double().abs()):
+        torch.testing.assert_close(program.evaluate(x)["output"], torch.where(x.sum() > 0, x * 2, x + 1) + x)
+
+
+def test_loops_are_unknown_too():
+    def forward(m, x):
+        while_loop = torch._higher_order_ops.while_loop
+        return while_loop(lambda t: t.sum() < 10, lambda t: (t + 1,), (x,))[0] + x
+
+    program = capture(Lambda(forward), X)
     (unknown,) = program.find("unknown")
-    assert len(unknown.operands) == 2
+    assert unknown.operands
     with pytest.raises(OpaqueNodeError):
         program.evaluate(X)
 
