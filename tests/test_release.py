@@ -1,18 +1,15 @@
-"""What a release says of itself is the same in every file; old names go when they are due."""
+"""What a release says of itself is the same in every file."""
 
-import ast
 import os
 import re
 import subprocess
 import sys
 import tomllib
-import warnings
 from pathlib import Path
 
 import pytest
 
 import farfield
-from farfield._deprecation import FarfieldDeprecationWarning, deprecated, renamed_argument
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).resolve().parents[1]
@@ -146,80 +143,3 @@ def test_the_action_audits(target, code, tmp_path):
     done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert (tmp_path / "farfield.sarif").exists() and (tmp_path / "report.html").exists()
-
-
-# How names go ------------------------------------------------------------------------------------------------------
-
-
-@deprecated(since="0.3", removed_in="0.5", instead="new(x)")
-def old(x):
-    """Say x."""
-    return x
-
-
-@renamed_argument("eps", "norm_eps", since="0.3", removed_in="0.5")
-def layer(width, norm_eps=1e-5):
-    return width, norm_eps
-
-
-def test_an_old_function_works_and_says_what_to_use():
-    with pytest.warns(
-        FarfieldDeprecationWarning, match=r"old is deprecated since farfield 0\.3.*Use new\(x\)"
-    ) as seen:
-        assert old(3) == 3
-    assert seen[0].filename == __file__  # the caller's line, not the helper's
-    assert old.__doc__ == "Say x." and old.__name__ == "old"
-
-
-def test_it_is_shown_by_default():
-    code = (
-        "from farfield._deprecation import deprecated\n"
-        "@deprecated(since='0.3', removed_in='0.5', instead='g()')\ndef f(): pass\n"
-        "import types; m = types.ModuleType('m'); exec('def call(f): f()', m.__dict__); m.call(f)"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(farfield.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert "FarfieldDeprecationWarning: f is deprecated" in done.stderr
-
-
-def test_an_argument_goes_by_both_names_and_not_at_once():
-    with pytest.warns(FarfieldDeprecationWarning, match=r"layer\(eps=\).*Use layer\(norm_eps=\)"):
-        assert layer(8, eps=0.1) == (8, 0.1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert layer(8, norm_eps=0.2) == (8, 0.2)
-        assert layer(8, 0.3) == (8, 0.3)
-    for given in ({"norm_eps": 0.2}, {}):
-        with (
-            pytest.warns(FarfieldDeprecationWarning),
-            pytest.raises(TypeError, match="both 'eps' and 'norm_eps'"),
-        ):
-            layer(8, *(() if given else (0.3,)), eps=0.1, **given)
-
-
-def test_a_rename_to_an_argument_that_is_not_there_is_refused_at_once():
-    with pytest.raises(TypeError, match="must have the argument 'b'"):
-        renamed_argument("a", "b", since="0.3", removed_in="0.5")(lambda c: c)
-
-
-def overdue(source, version):
-    """Lines that mark something as removed in this version or an earlier one."""
-    now = tuple(map(int, version.split(".")[:2]))
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.keyword)
-        and node.arg == "removed_in"
-        and isinstance(node.value, ast.Constant)
-        and tuple(map(int, node.value.value.split(".")[:2])) <= now
-    ]
-
-
-def test_what_should_be_gone_is_gone():
-    mark = '@deprecated(since="0.3", removed_in="0.5", instead="g()")\ndef f(): pass\n'
-    assert overdue(mark, "0.5.0") == [1] and overdue(mark, "0.10.1") == [1] and not overdue(mark, "0.4.9")
-    for path in Path(farfield.__file__).parent.rglob("*.py"):
-        if path.name != "_deprecation.py":
-            assert not overdue(path.read_text(encoding="utf-8"), farfield.__version__), path

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from farfield._typing import JSON
 
-__all__ = ["provenance"]
+__all__ = ["provenance", "version"]
 
 
 @functools.cache
@@ -33,7 +33,8 @@ def _commit() -> str | None:
         return None
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Of a package that is installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -51,7 +52,7 @@ def provenance(settings: dict[str, JSON], *, seed: int | None = None) -> dict[st
     return {
         "settings": settings,
         "seed": seed,
-        "versions": {name: _version(name) for name in ("farfield", "torch", "numpy")},
+        "versions": {name: version(name) for name in ("farfield", "torch", "numpy")},
         "commit": _commit(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",

@@ -186,7 +186,8 @@ def atlas(
     )
     with hold_folder(place):
         rows = {row.key: row for row in _read(place / ROWS)}
-        todo = [a for a in _all(wanted, choose) if _is_due(rows.get((a.library, a.name)), again)][:limit]
+        kept = {key for key, row in rows.items() if (row.verdict or "ERROR") not in again}
+        todo = [a for a in _all(wanted, choose) if (a.library, a.name) not in kept][:limit]
         with (
             contextlib.closing(children(task.run, task.limits)),
             (place / ROWS).open("a", encoding="utf-8") as file,
@@ -219,10 +220,6 @@ def _all(libraries: Sequence[str], choose: Callable[[Architecture], bool] | None
     found = [a for library in libraries for a in architectures(library) if choose is None or choose(a)]
     # In an order that has nothing to do with their names: what a run that was stopped has done is a fair sample.
     yield from sorted(found, key=lambda a: hashlib.sha256(f"{a.library} {a.name}".encode()).digest())
-
-
-def _is_due(row: AtlasRow | None, again: Collection[str]) -> bool:
-    return row is None or (row.verdict or "ERROR") in again
 
 
 def _read(path: Path) -> Iterator[AtlasRow]:

@@ -121,13 +121,13 @@ class _Child:
     def kill(self) -> None:
         """End the process and all it started; whoever waits for its reply sees that there is none."""
         self.usable = False
-        self._worker.end()
+        self._nursery.end(self._worker)
 
     def end(self) -> None:
         """End the process and let go of it; for whoever holds it, since pipes are closed."""
         self.kill()
         self._wait()
-        self._nursery.forget(self._worker.number)
+        self._nursery.forget(self._worker)
         self._close_files()
 
     def _close_files(self) -> None:
@@ -138,7 +138,7 @@ class _Child:
 
     def _wait(self) -> int:
         """How it ended; one that the system does not let go of, as when a disk has gone, is left behind."""
-        code = self._worker.wait(_PARTING)
+        code = self._nursery.code(self._worker, _PARTING)
         return -int(signal.SIGKILL) if code is None else code
 
     def _send(self, content: bytes, end: float) -> bool:
@@ -195,7 +195,7 @@ class _Child:
 
     def _died(self) -> bool:
         """Whether the process has ended."""
-        return not self.usable or self._worker.died()
+        return not self.usable or self._nursery.code(self._worker, 0.0) is not None
 
     def _epitaph(self) -> str:
         words = self._last_words()

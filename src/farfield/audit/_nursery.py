@@ -20,13 +20,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from farfield.audit import _sandbox
 
-__all__ = ["ForkedWorker", "Nursery", "serve", "tail"]
+__all__ = ["Nursery", "serve", "tail"]
 
 _LOOK = 0.05
 """Seconds between looks at whether a worker has ended."""
@@ -102,26 +101,6 @@ def _end_group(worker: int) -> None:
             end(worker, signal.SIGKILL)
 
 
-@dataclass(frozen=True)
-class ForkedWorker:
-    """A worker, seen from the process that asked for it."""
-
-    nursery: Nursery
-    number: int
-
-    def died(self) -> bool:
-        """Whether it has ended."""
-        return self.nursery.code(self.number, 0.0) is not None
-
-    def end(self) -> None:
-        """End it and all it started, if it has not ended."""
-        self.nursery.end(self.number)
-
-    def wait(self, seconds: float) -> int | None:
-        """Its exit code, below 0 for a signal; None if the system does not let go of it in time."""
-        return self.nursery.code(self.number, seconds)
-
-
 class Nursery:
     """The process that forks workers, started when the first is asked for and again if it was lost."""
 
@@ -137,7 +116,7 @@ class Nursery:
         self._codes: dict[int, int] = {}
         self._living: set[int] = set()
 
-    def fork(self, files: Sequence[int], seconds: float) -> ForkedWorker | None:
+    def fork(self, files: Sequence[int], seconds: float) -> int | None:
         """A new worker with these as its standard input, output and error; None if there is none in time."""
         end = time.monotonic() + seconds
         with self._asking:
@@ -154,19 +133,19 @@ class Nursery:
                                 break
                             self._news.wait(left)
                         if self._begun:
-                            return ForkedWorker(self, self._begun.pop())
+                            return self._begun.pop()
                 self._lost(line)
         return None
 
     def end(self, number: int) -> None:
-        """End a worker and its group."""
+        """End a worker and all it started, if it has not ended."""
         line = self._line
         if line is not None and self.code(number, 0.0) is None:
             with contextlib.suppress(OSError):
                 line.send(json.dumps({"end": number}).encode())
 
     def code(self, number: int, seconds: float) -> int | None:
-        """The exit code of a worker, within so many seconds."""
+        """The exit code of a worker, below 0 for a signal; None if the system does not let go of it in time."""
         with self._news:
             self._news.wait_for(lambda: number in self._codes, seconds)
             return self._codes.get(number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +13,7 @@ from torch import Tensor
 from farfield.audit._rays import rays
 from farfield.growth import GrowthReport, Status, Witness
 
-__all__ = ["Audit", "Finding", "Outcome", "Place", "RuleResult", "Severity", "plain"]
+__all__ = ["Audit", "Finding", "Outcome", "Place", "RuleResult", "Severity"]
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -180,6 +179,8 @@ class Audit:
         return self._plain(self.rays)
 
     def _plain(self, rays: Mapping[str, Any]) -> dict[str, Any]:
+        from farfield.report._data import plain
+
         return {
             "verdict": self.verdict.name,
             "subject": plain(self.subject),
@@ -200,23 +201,6 @@ class Audit:
             "data": plain(self.data),
             "provenance": plain(self.provenance),
         }
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses, enums, tensors and mappings as JSON takes them; non-finite numbers as text."""
-    if isinstance(value, Tensor):
-        return plain(value.tolist())
-    if isinstance(value, enum.Enum):
-        return value.value
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def _graph(report: GrowthReport) -> dict[str, Any]:

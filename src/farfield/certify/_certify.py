@@ -30,7 +30,7 @@ from farfield.certify._solve import published, read_proofs, solve_domain
 from farfield.certify._task import Solution, Task, UnboundedError, draws
 from farfield.certify.arithmetic import FORMATS, Rounding, rounding_error
 from farfield.errors import InvalidValueError, UnknownNameError
-from farfield.graph import Node, Program, capture, differs, example_inputs, open_model, real_size
+from farfield.graph import Program, capture, differs, example_inputs, open_model, real_size
 
 __all__ = ["Task", "UnboundedError", "captured_row", "certify", "first_row", "make_task", "prove_task"]
 
@@ -150,7 +150,8 @@ def _roundings(program: Program, name: str, magnitude: float | None, *tasks: Tas
     """The rounding of every task, before anything is searched; empty for real arithmetic."""
     if name == "real":
         return ()
-    found = {str(n.dtype).removeprefix("torch.") for n in program.nodes if _is_floating(n)}
+    types = {n.dtype for n in program.nodes if n.dtype is not None and n.dtype.is_floating_point}
+    found = {str(dtype).removeprefix("torch.") for dtype in types}
     if found - {name}:
         raise InvalidValueError(
             f"arithmetic={name!r} speaks of a model that computes in {name}; this one has numbers in "
@@ -161,10 +162,6 @@ def _roundings(program: Program, name: str, magnitude: float | None, *tasks: Tas
         rounding_error(program, task.output, real, bounding_boxes(task.domain, program), magnitude)
         for task in tasks
     )
-
-
-def _is_floating(node: Node) -> bool:
-    return node.dtype is not None and node.dtype.is_floating_point
 
 
 def _inner(

@@ -22,6 +22,7 @@ from farfield._typing import Float, Int
 from farfield.certify._search_region import Region, search_region
 from farfield.errors import InvalidValueError
 from farfield.graph import Program, compute_node
+from farfield.growth._verdict import zeros_for
 
 __all__ = ["Attained", "attained", "moving_inputs"]
 
@@ -142,7 +143,7 @@ class _Network:
     def __init__(self, program: Program, output: str, start: Sequence[Tensor] | None) -> None:
         self.program, self.output = program, output
         program.node(output)
-        self.start = [_example(spec) for spec in program.inputs] if start is None else list(start)
+        self.start = [zeros_for(spec) for spec in program.inputs] if start is None else list(start)
         if len(self.start) != len(program.inputs):
             raise InvalidValueError(
                 f"start has one tensor for each of the {len(program.inputs)} inputs, received {len(self.start)}."
@@ -388,10 +389,6 @@ class _Search:
             torch.where(none, -1, high_row),
             self.network.evaluations,
         )
-
-
-def _example(spec: Any) -> Tensor:
-    return torch.zeros([d if isinstance(d, int) else 1 for d in spec.shape], dtype=spec.dtype)
 
 
 def _needed(program: Program, output: str) -> list[Any]:

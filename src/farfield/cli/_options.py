@@ -8,7 +8,18 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-__all__ = ["Arguments", "Builder", "Target", "Trust", "Weights", "draws_weights", "load_model", "model_words"]
+__all__ = [
+    "Arguments",
+    "Builder",
+    "Inputs",
+    "Target",
+    "Trust",
+    "Weights",
+    "draws_weights",
+    "fail_conditions",
+    "load_model",
+    "model_words",
+]
 
 Trust: TypeAlias = Annotated[
     bool,
@@ -34,6 +45,26 @@ Arguments: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--arg", help="Argument of the callable: --arg width=256. Repeat for several."),
 ]
+Inputs: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat for several."
+    ),
+]
+
+
+def fail_conditions(words: list[str], *others: str) -> set[str]:
+    """What ``--fail-on`` names: codes of rules, verdicts and ``others``; ``unknown`` implies ``unbounded``."""
+    from farfield.audit import rule_codes
+    from farfield.errors import UnknownNameError
+
+    allowed = ["unbounded", "unknown", *others, "none", *rule_codes()]
+    given = [word.strip() for text in words for word in text.split(",")]
+    wanted = [word.upper() if word.upper() in rule_codes() else word.lower() for word in given]
+    for word in wanted:
+        if word not in allowed:
+            raise UnknownNameError("condition for --fail-on", word, allowed)
+    return {*wanted, *(["unbounded"] if "unknown" in wanted else [])}
 
 
 def load_model(

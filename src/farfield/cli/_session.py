@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,7 +18,14 @@ from farfield.errors import InvalidValueError
 if TYPE_CHECKING:
     from farfield._budget import Clock
 
-__all__ = ["check_files", "check_folder", "saying_what_is_kept", "stopping_at_interrupt", "write_text"]
+__all__ = [
+    "check_files",
+    "check_folder",
+    "print_json",
+    "saying_what_is_kept",
+    "stopping_at_interrupt",
+    "write_text",
+]
 
 
 def check_files(*paths: Path | None) -> None:
@@ -46,6 +54,13 @@ def check_folder(path: Path | None) -> None:
         raise InvalidValueError(f"{str(there)!r} is a file; the output is a folder. Give another place.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise InvalidValueError(f"{str(path)!r} can't be written: {str(there)!r} is read-only.")
+
+
+def print_json(value: Any) -> None:
+    """Print a record of numbers and tables on one line."""
+    from farfield.report._data import plain
+
+    typer.echo(json.dumps(plain(value), ensure_ascii=False))
 
 
 def write_text(path: Path, text: str) -> None:

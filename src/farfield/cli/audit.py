@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farfield.cli._options import Arguments, Builder, Target, Trust, Weights, load_model, model_words
+from farfield.cli._options import (
+    Arguments,
+    Builder,
+    Inputs,
+    Target,
+    Trust,
+    Weights,
+    fail_conditions,
+    load_model,
+    model_words,
+)
 from farfield.cli._session import check_files, write_text
 
 if TYPE_CHECKING:
@@ -18,27 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["audit"]
 
 
-def _conditions(words: list[str]) -> list[str]:
-    from farfield.audit import rule_codes
-    from farfield.errors import UnknownNameError
-
-    allowed = ["unbounded", "unknown", "none", *rule_codes()]
-    wanted = [w.strip().upper() if w.strip().upper() in rule_codes() else w.strip().lower() for w in words]
-    for word in wanted:
-        if word not in allowed:
-            raise UnknownNameError("condition for --fail-on", word, allowed)
-    return wanted
-
-
-def _fails(result: Audit, conditions: list[str]) -> bool:
-    verdict = result.verdict.name.lower()
-    codes = {f.code for f in result.findings}
-    if verdict == "unbounded" and "unbounded" in conditions:
-        return True
-    # `unknown` implies `unbounded`.
-    if verdict in ("unknown", "unbounded") and "unknown" in conditions:
-        return True
-    return bool(codes & set(conditions))
+def _fails(result: Audit, conditions: set[str]) -> bool:
+    return bool(conditions & {result.verdict.name.lower(), *(f.code for f in result.findings)})
 
 
 def _kinds(words: list[str]) -> dict[str, Any]:
@@ -61,12 +52,7 @@ def audit(
     builder: Builder = None,
     weights: Weights = None,
     arguments: Arguments = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat for several."
-        ),
-    ] = None,
+    inputs: Inputs = None,
     kinds: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,7 +86,7 @@ def audit(
     2: the target or an option is wrong; 3: a bug in farfield.
     """
     check_files(sarif, html)
-    conditions = _conditions([w for words in (fail_on or ["unbounded"]) for w in words.split(",")])
+    conditions = fail_conditions(fail_on or ["unbounded"])
 
     from farfield._target import example_input
     from farfield._text import clean

@@ -10,25 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from farfield.cli._options import fail_conditions
 from farfield.cli._session import check_folder
 
 if TYPE_CHECKING:
     from farfield.audit import AuditTable, Census
 
 __all__ = ["audit_all"]
-
-
-def _conditions(words: list[str]) -> set[str]:
-    from farfield.audit import rule_codes
-    from farfield.errors import UnknownNameError
-
-    allowed = ["unbounded", "unknown", "error", "none", *rule_codes()]
-    wanted = [w.strip().upper() if w.strip().upper() in rule_codes() else w.strip().lower() for w in words]
-    for word in wanted:
-        if word not in allowed:
-            raise UnknownNameError("condition for --fail-on", word, allowed)
-    # `unknown` implies `unbounded`.
-    return {*wanted, *(["unbounded"] if "unknown" in wanted else [])}
 
 
 def _fails(table: AuditTable, conditions: set[str]) -> bool:
@@ -132,7 +120,7 @@ def audit_all(
     nothing that --fail-on names was found; 1: it was; 2: the registry or an option is wrong; 3: a bug in farfield;
     130: interrupted.
     """
-    conditions = _conditions([w for words in (fail_on or ["unbounded,error"]) for w in words.split(",")])
+    conditions = fail_conditions(fail_on or ["unbounded", "error"], "error")
 
     check_folder(out)
     if structure_only:

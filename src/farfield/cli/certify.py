@@ -15,6 +15,7 @@ from farfield.cli._help import in_flags
 from farfield.cli._options import (
     Arguments,
     Builder,
+    Inputs,
     Target,
     Trust,
     Weights,
@@ -51,12 +52,7 @@ def certify(
     builder: Builder = None,
     weights: Weights = None,
     arguments: Arguments = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", help="Shape of an input, batch first: 1x8, 1x3x32x32, 1x16:int64. Repeat for several."
-        ),
-    ] = None,
+    inputs: Inputs = None,
     seconds: Annotated[float, typer.Option("--time", help="Seconds to spend; more is tighter.")] = 60.0,
     out: Annotated[Path | None, typer.Option(help="Write the certificate, with its proofs, as JSON.")] = None,
     output: Annotated[

@@ -30,17 +30,11 @@ _EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 def _collect() -> dict[str, Any]:
     import os
     import platform
-    from importlib import metadata
 
     import torch
 
     from farfield import __version__
-
-    def version(package: str) -> str | None:
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            return None
+    from farfield._provenance import version
 
     return {
         "farfield": __version__,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from farfield.cli._session import check_files
+from farfield.cli._session import check_files, print_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,10 +86,7 @@ def kernel(
         _draw(plot, x, matrix, facts, gridded=data is None)
         typer.echo(f"wrote {plot}", err=True)
     if as_json:
-        from farfield.report._data import plain
-
-        record = {**facts, "x": x.tolist(), "values": matrix.tolist()}
-        typer.echo(json.dumps(plain(record), ensure_ascii=False))
+        print_json({**facts, "x": x, "values": matrix})
         return
     _show(x, matrix, facts)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from farfield.cli._help import WholeHelp
-from farfield.cli._session import check_files
+from farfield.cli._session import check_files, print_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,9 +70,7 @@ def demo(
         save_figure(lnnet_figure(net, x, y), [plot])
         typer.echo(f"wrote {plot}", err=True)
     if as_json:
-        from farfield.report._data import plain
-
-        typer.echo(json.dumps(plain(facts), ensure_ascii=False))
+        print_json(facts)
         return
     _show(facts)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from farfield.cli._session import check_files, check_folder, saying_what_is_kept
+from farfield.cli._session import check_files, check_folder, print_json, saying_what_is_kept
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -99,10 +98,7 @@ def ntk(
         _draw(plot, kernel, facts)
         typer.echo(f"wrote {plot}", err=True)
     if as_json:
-        from farfield.report._data import plain
-
-        values = {} if out is not None else {"values": kernel.tolist()}
-        typer.echo(json.dumps(plain({**facts, **values}), ensure_ascii=False))
+        print_json(facts if out is not None else {**facts, "values": kernel})
         return
     _show(facts)
 

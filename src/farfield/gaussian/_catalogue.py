@@ -71,10 +71,6 @@ def _known(
     )  # fmt: skip
 
 
-def _relu() -> Activation:
-    return _known("relu", lambda x: _indicator(x > 0, x), "max(x, 0)", closed.two_sided_power(1, 1.0, 0.0))
-
-
 def _leaky_relu(negative_slope: float = 0.01) -> Activation:
     a = float(negative_slope)
     if a in (0.0, 1.0):
@@ -85,10 +81,6 @@ def _leaky_relu(negative_slope: float = 0.01) -> Activation:
         "leaky_relu", lambda x: _where(x > 0, torch.ones_like(x), a), f"max(x, 0) + {a:g}·min(x, 0)",
         closed.two_sided_power(1, 1.0, -a), parameters=(("negative_slope", a),), negative_slope=a,
     )  # fmt: skip
-
-
-def _abs() -> Activation:
-    return _known("abs", torch.sign, "|x|", closed.two_sided_power(1, 1.0, 1.0))
 
 
 def _power_relu(n: float = 2.0, *, name: str = "power_relu") -> Activation:
@@ -128,23 +120,6 @@ def _celu(alpha: float = 1.0) -> Activation:
     )  # fmt: skip
 
 
-def _selu() -> Activation:
-    top = SELU_SCALE * SELU_ALPHA
-    return _known(
-        "selu",
-        lambda x: _where(x > 0, SELU_SCALE, top * torch.exp(x.clamp(max=0))),
-        "1.0507·(x if x > 0 else 1.6733(eˣ − 1))",
-    )
-
-
-def _gelu() -> Activation:
-    def derivative(x: Tensor) -> Tensor:
-        phi: Tensor = torch.special.ndtr(x)
-        return phi + x * _bump(x) / math.sqrt(2.0 * math.pi)
-
-    return _known("gelu", derivative, "x·Φ(x)", closed.GELU)
-
-
 def _gelu_tanh() -> Activation:
     def derivative(x: Tensor) -> Tensor:
         t = torch.tanh(_ROOT_2_OVER_PI * (x + 0.044715 * x**3))
@@ -155,45 +130,9 @@ def _gelu_tanh() -> Activation:
     )
 
 
-def _silu() -> Activation:
-    def derivative(x: Tensor) -> Tensor:
-        s = torch.sigmoid(x)
-        return s + x * s * (1.0 - s)
-
-    return _known("silu", derivative, "x·sigmoid(x)")
-
-
-def _mish() -> Activation:
-    def derivative(x: Tensor) -> Tensor:
-        t = torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
-        return t + x * (1.0 - t * t) * torch.sigmoid(x)
-
-    return _known("mish", derivative, "x·tanh(ln(1 + eˣ))")
-
-
 def _softplus() -> Activation:
     # torch's own switches to x at 20: a jump of 2e-9 that would spoil 1e-12 quadrature.
     return _known("softplus", torch.sigmoid, "ln(1 + eˣ)", threshold=_INF)
-
-
-def _logsigmoid() -> Activation:
-    return _known("logsigmoid", lambda x: torch.sigmoid(-x), "−ln(1 + e⁻ˣ)")
-
-
-def _softsign() -> Activation:
-    return _known("softsign", lambda x: 1.0 / (1.0 + x.abs()) ** 2, "x/(1 + |x|)")
-
-
-def _tanh() -> Activation:
-    return _known("tanh", lambda x: 1.0 - torch.tanh(x) ** 2, "tanh x")
-
-
-def _tanhshrink() -> Activation:
-    return _known("tanhshrink", lambda x: torch.tanh(x) ** 2, "x − tanh x")
-
-
-def _sigmoid() -> Activation:
-    return _known("sigmoid", lambda x: torch.sigmoid(x) * torch.sigmoid(-x), "1/(1 + e⁻ˣ)")
 
 
 def _hardtanh(low: float = -1.0, high: float = 1.0) -> Activation:
@@ -212,30 +151,6 @@ def _relu6() -> Activation:
         "relu6", lambda x: _indicator((x > 0) & (x < 6), x), "clip(x, 0, 6)", operator="hardtanh",
         min_val=0.0, max_val=6.0,
     )  # fmt: skip
-
-
-def _hardsigmoid() -> Activation:
-    return _known("hardsigmoid", lambda x: _indicator((x > -3) & (x < 3), x) / 6.0, "clip(x/6 + 1/2, 0, 1)")
-
-
-def _hardswish() -> Activation:
-    return _known(
-        "hardswish",
-        lambda x: _where(x <= -3, 0.0, _where(x >= 3, 1.0, (2.0 * x + 3.0) / 6.0)),
-        "x·clip(x + 3, 0, 6)/6",
-    )
-
-
-def _erf() -> Activation:
-    return _known("erf", lambda x: 2.0 / math.sqrt(math.pi) * torch.exp(-x * x), "erf x", closed.ERF)
-
-
-def _sin() -> Activation:
-    return _known("sin", torch.cos, "sin x", closed.SINE)
-
-
-def _cos() -> Activation:
-    return _known("cos", lambda x: -torch.sin(x), "cos x", closed.COSINE)
 
 
 def _gaussian() -> Activation:
@@ -279,12 +194,66 @@ def _he3() -> Activation:
     )  # fmt: skip
 
 
+def _gelu_slope(x: Tensor) -> Tensor:
+    phi: Tensor = torch.special.ndtr(x)
+    return phi + x * _bump(x) / math.sqrt(2.0 * math.pi)
+
+
+def _silu_slope(x: Tensor) -> Tensor:
+    s = torch.sigmoid(x)
+    return s + x * s * (1.0 - s)
+
+
+def _mish_slope(x: Tensor) -> Tensor:
+    t = torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
+    return t + x * (1.0 - t * t) * torch.sigmoid(x)
+
+
+_WITHOUT_PARAMETERS: Final[dict[str, tuple[ScalarMap, str, ClosedForm | None]]] = {
+    "relu": (lambda x: _indicator(x > 0, x), "max(x, 0)", closed.two_sided_power(1, 1.0, 0.0)),
+    "abs": (torch.sign, "|x|", closed.two_sided_power(1, 1.0, 1.0)),
+    "selu": (
+        lambda x: _where(x > 0, SELU_SCALE, SELU_SCALE * SELU_ALPHA * torch.exp(x.clamp(max=0))),
+        "1.0507·(x if x > 0 else 1.6733(eˣ − 1))",
+        None,
+    ),
+    "gelu": (_gelu_slope, "x·Φ(x)", closed.GELU),
+    "silu": (_silu_slope, "x·sigmoid(x)", None),
+    "mish": (_mish_slope, "x·tanh(ln(1 + eˣ))", None),
+    "logsigmoid": (lambda x: torch.sigmoid(-x), "−ln(1 + e⁻ˣ)", None),
+    "softsign": (lambda x: 1.0 / (1.0 + x.abs()) ** 2, "x/(1 + |x|)", None),
+    "tanh": (lambda x: 1.0 - torch.tanh(x) ** 2, "tanh x", None),
+    "tanhshrink": (lambda x: torch.tanh(x) ** 2, "x − tanh x", None),
+    "sigmoid": (lambda x: torch.sigmoid(x) * torch.sigmoid(-x), "1/(1 + e⁻ˣ)", None),
+    "hardsigmoid": (lambda x: _indicator((x > -3) & (x < 3), x) / 6.0, "clip(x/6 + 1/2, 0, 1)", None),
+    "hardswish": (
+        lambda x: _where(x <= -3, 0.0, _where(x >= 3, 1.0, (2.0 * x + 3.0) / 6.0)),
+        "x·clip(x + 3, 0, 6)/6",
+        None,
+    ),
+    "erf": (lambda x: 2.0 / math.sqrt(math.pi) * torch.exp(-x * x), "erf x", closed.ERF),
+    "sin": (torch.cos, "sin x", closed.SINE),
+    "cos": (lambda x: -torch.sin(x), "cos x", closed.COSINE),
+}
+"""Name → derivative, formula and closed forms of what an operator without parameters computes."""
+
+
+def _factory(name: str) -> Callable[..., Activation]:
+    def make() -> Activation:
+        return _known(name, *_WITHOUT_PARAMETERS[name])
+
+    make.__qualname__ = name  # what Python's own error calls it
+    return make
+
+
 CATALOGUE: Final[dict[str, Callable[..., Activation]]] = {
-    make.__name__.removeprefix("_"): make
-    for make in (
-        _identity, _relu, _leaky_relu, _abs, _power_relu, _relu_squared, _elu, _celu, _selu, _gelu,
-        _gelu_tanh, _silu, _mish, _softplus, _logsigmoid, _softsign, _tanh, _tanhshrink, _sigmoid, _hardtanh, _relu6,
-        _hardsigmoid, _hardswish, _erf, _sin, _cos, _gaussian, _exp, _step, _sign, _he2, _he3,
-    )
+    **{name: _factory(name) for name in _WITHOUT_PARAMETERS},
+    **{
+        make.__name__.removeprefix("_"): make
+        for make in (
+            _identity, _leaky_relu, _power_relu, _relu_squared, _elu, _celu, _gelu_tanh, _softplus, _hardtanh,
+            _relu6, _gaussian, _exp, _step, _sign, _he2, _he3,
+        )
+    },
 }  # fmt: skip
 """Name → factory. Each factory takes its parameters as keywords and returns the Activation."""

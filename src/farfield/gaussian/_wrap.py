@@ -11,50 +11,49 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from farfield.errors import InvalidValueError
 from farfield.gaussian._activation import Activation, ScalarMap
 from farfield.gaussian._quadrature import flat_panels, legendre_rule
 
-__all__ = ["recognize", "wrap_activation"]
+__all__ = ["NATIVE", "recognize", "wrap_activation"]
 
 _SHIFT = math.sqrt(2.0) / 10.0
 
-_FUNCTIONS: dict[Any, str] = {
-    torch.relu: "relu",
-    torch.tanh: "tanh",
-    torch.sigmoid: "sigmoid",
-    torch.sin: "sin",
-    torch.cos: "cos",
-    torch.exp: "exp",
-    torch.erf: "erf",
-    torch.abs: "abs",
-    torch.sign: "sign",
-    torch.selu: "selu",
-    nn.functional.relu: "relu",
-    nn.functional.relu6: "relu6",
-    nn.functional.gelu: "gelu",
-    nn.functional.silu: "silu",
-    nn.functional.mish: "mish",
-    nn.functional.selu: "selu",
-    nn.functional.elu: "elu",
-    nn.functional.celu: "celu",
-    nn.functional.softplus: "softplus",
-    nn.functional.softsign: "softsign",
-    nn.functional.tanh: "tanh",
-    nn.functional.sigmoid: "sigmoid",
-    nn.functional.hardtanh: "hardtanh",
-    nn.functional.hardsigmoid: "hardsigmoid",
-    nn.functional.hardswish: "hardswish",
-    nn.functional.leaky_relu: "leaky_relu",
-    nn.functional.logsigmoid: "logsigmoid",
-    nn.functional.tanhshrink: "tanhshrink",
+_SPELLINGS: dict[str, tuple[type[nn.Module] | None, tuple[Any, ...]]] = {
+    "identity": (nn.Identity, ()),
+    "relu": (nn.ReLU, (torch.relu, functional.relu)),
+    "relu6": (nn.ReLU6, (functional.relu6,)),
+    "leaky_relu": (nn.LeakyReLU, (functional.leaky_relu,)),
+    "elu": (nn.ELU, (functional.elu,)),
+    "celu": (nn.CELU, (functional.celu,)),
+    "selu": (nn.SELU, (torch.selu, functional.selu)),
+    "gelu": (nn.GELU, (functional.gelu,)),
+    "silu": (nn.SiLU, (functional.silu,)),
+    "mish": (nn.Mish, (functional.mish,)),
+    "softplus": (nn.Softplus, (functional.softplus,)),
+    "softsign": (nn.Softsign, (functional.softsign,)),
+    "tanh": (nn.Tanh, (torch.tanh, functional.tanh)),
+    "sigmoid": (nn.Sigmoid, (torch.sigmoid, functional.sigmoid)),
+    "logsigmoid": (nn.LogSigmoid, (functional.logsigmoid,)),
+    "tanhshrink": (nn.Tanhshrink, (functional.tanhshrink,)),
+    "hardtanh": (nn.Hardtanh, (functional.hardtanh,)),
+    "hardsigmoid": (nn.Hardsigmoid, (functional.hardsigmoid,)),
+    "hardswish": (nn.Hardswish, (functional.hardswish,)),
+    "sin": (None, (torch.sin,)),
+    "cos": (None, (torch.cos,)),
+    "exp": (None, (torch.exp,)),
+    "erf": (None, (torch.erf,)),
+    "abs": (None, (torch.abs,)),
+    "sign": (None, (torch.sign,)),
 }
-
-_MODULES: dict[type[nn.Module], Callable[[Any], tuple[str, dict[str, float]] | None]] = {
-    nn.Identity: lambda m: ("identity", {}),
-    nn.ReLU: lambda m: ("relu", {}),
-    nn.ReLU6: lambda m: ("relu6", {}),
+"""What torch calls a registered activation: its module, and its functions."""
+NATIVE: dict[str, type[nn.Module]] = {name: module for name, (module, _) in _SPELLINGS.items() if module}
+"""Torch's module of a registered activation."""
+_FUNCTIONS = {function: name for name, (_, functions) in _SPELLINGS.items() for function in functions}
+_MODULES = {module: name for name, module in NATIVE.items()}
+_WITH_PARAMETERS: dict[type[nn.Module], Callable[[Any], tuple[str, dict[str, float]] | None]] = {
     nn.LeakyReLU: lambda m: (
         ({0: "relu", 1: "identity"}[m.negative_slope], {})
         if m.negative_slope in (0, 1)
@@ -63,28 +62,21 @@ _MODULES: dict[type[nn.Module], Callable[[Any], tuple[str, dict[str, float]] | N
     nn.ELU: lambda m: ("elu", {"alpha": m.alpha}),
     # torch takes a negative α too, which gives another shape altogether.
     nn.CELU: lambda m: ("celu", {"alpha": m.alpha}) if m.alpha > 0 else None,
-    nn.SELU: lambda m: ("selu", {}),
     nn.GELU: lambda m: ("gelu_tanh" if m.approximate == "tanh" else "gelu", {}),
-    nn.SiLU: lambda m: ("silu", {}),
-    nn.Mish: lambda m: ("mish", {}),
     # Another β or threshold is another function, which wrapping handles.
     nn.Softplus: lambda m: ("softplus", {}) if (m.beta, m.threshold) == (1, 20) else None,
-    nn.Softsign: lambda m: ("softsign", {}),
-    nn.Tanh: lambda m: ("tanh", {}),
-    nn.Sigmoid: lambda m: ("sigmoid", {}),
-    nn.LogSigmoid: lambda m: ("logsigmoid", {}),
-    nn.Tanhshrink: lambda m: ("tanhshrink", {}),
     nn.Hardtanh: lambda m: ("hardtanh", {"low": m.min_val, "high": m.max_val}),
-    nn.Hardsigmoid: lambda m: ("hardsigmoid", {}),
-    nn.Hardswish: lambda m: ("hardswish", {}),
 }
 
 
 def recognize(sigma: object) -> tuple[str, dict[str, float]] | None:
     """The registered name and parameters of a torch module or function, or None."""
     if isinstance(sigma, nn.Module):
-        make = _MODULES.get(type(sigma))
-        return make(sigma) if make else None
+        make = _WITH_PARAMETERS.get(type(sigma))
+        if make is not None:
+            return make(sigma)
+        name = _MODULES.get(type(sigma))
+        return (name, {}) if name else None
     try:
         name = _FUNCTIONS.get(sigma)
     except TypeError:  # unhashable callables are nobody's registered function

@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 
 from farfield.graph import Facts, Node, compose, compute_node, describe, operator
+from farfield.graph.operators._facts import Domain
 from farfield.growth._extent import ZERO, Extent, as_type, inherit, interval, join, undefined
-from farfield.growth._rate import BOUNDED, CONSTANT, EXPONENTIAL, SINGULAR
+from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR, Rate
 from farfield.growth._registry import GROWTH_RULES, Claim, Site, is_complex, number
 
 __all__ = ["claim_of"]
@@ -99,6 +100,8 @@ def _described(site: Site, facts: Facts) -> Extent | None:
     lo, hi = facts.range
     if facts.moves:
         return _moved(site, facts)
+    if facts.domain is not None:
+        return _monotone(site, facts, facts.domain)
     if any(value.rate == SINGULAR or value.doubts for value in everything):
         return undefined(
             site.name, f"{site.node.op!r} of values that may be infinite or undefined", *everything
@@ -114,7 +117,7 @@ def _described(site: Site, facts: Facts) -> Extent | None:
             rate = max(rate, site.extent(i).rate) if joint else rate.times(site.extent(i).rate)
         return inherit(Extent(rate, rate, lo, hi), *everything)
     if facts.entrywise and len(site.operands) == 1 and facts.monotone[:1] != (0,) and facts.monotone:
-        return _monotone(site, facts)
+        return _monotone(site, facts, Domain())
     return None
 
 
@@ -135,11 +138,19 @@ def _moved(site: Site, facts: Facts) -> Extent:
     return inherit(value, *places)
 
 
-def _monotone(site: Site, facts: Facts) -> Extent:
+def _monotone(site: Site, facts: Facts, domain: Domain) -> Extent:
     """A monotone function of each entry: its values at the ends, or its range where there is no end."""
     x, sign, (lo, hi) = site.extent(0), facts.monotone[0], facts.range
+    poles = (domain.low, domain.high) if domain.open else ()
+    if x.lo < domain.low or x.hi > domain.high or any(math.isfinite(p) and p in (x.lo, x.hi) for p in poles):
+        text = f"{site.node.op!r} of a number only known to lie in [{x.lo:.4g}, {x.hi:.4g}]"
+        return undefined(site.name, text, x)
+    sides = [(x.lo, domain.low, x.lower), (x.hi, domain.high, x.upper)]
+    rates: list[Rate] = []
     ends: list[float] = []
-    for end in (x.lo, x.hi) if sign > 0 else (x.hi, x.lo):
+    for end, limit, rate in sides if sign > 0 else reversed(sides):
+        grown = rate.exponential() if domain.growth == "exponential" else rate.logarithm()
+        rates.append(max(BOUNDED, grown if math.isinf(limit) else BOUNDED) if not x.constant else CONSTANT)
         given = torch.tensor([end], dtype=torch.float64)
         ends.append(
             float(compute_node(site.node, [given], {}, torch.float64)) if math.isfinite(end) else math.nan
@@ -147,5 +158,4 @@ def _monotone(site: Site, facts: Facts) -> Extent:
     low, high = ends
     low = lo if math.isnan(low) else max(lo, low - 1e-12 * abs(low))
     high = hi if math.isnan(high) else min(hi, high + 1e-12 * abs(high))
-    rate = CONSTANT if x.constant else EXPONENTIAL
-    return inherit(Extent(rate, rate, low, high), x)
+    return inherit(Extent(rates[0], rates[1], low, high), x)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from farfield.errors import InvalidValueError
-from farfield.graph import OpaqueNodeError, Program, capture, differs, open_model
+from farfield.graph import InputSpec, OpaqueNodeError, Program, capture, differs, open_model
 from farfield.growth._analysis import Analysis, analyze_growth
 from farfield.growth._evaluate import Evaluator
 from farfield.growth._extent import Reason
@@ -24,7 +24,7 @@ from farfield.growth._horizon import leaves, with_rows
 from farfield.growth._paths import Cut, EscapePath, bounding_cut, escape_paths, insertion_cut
 from farfield.growth._witness import Witness, find_witness
 
-__all__ = ["GrowthReport", "Status", "Verdict", "analyze"]
+__all__ = ["GrowthReport", "Status", "Verdict", "analyze", "zeros_for"]
 
 
 class Status(enum.StrEnum):
@@ -257,7 +257,7 @@ def _overall(verdicts: Sequence[Verdict]) -> Status:
 def _starts(program: Program, example_inputs: Any) -> tuple[Tensor, ...]:
     starts = leaves(example_inputs)
     if not starts:
-        starts = [_zeros(spec.shape, spec.dtype) for spec in program.inputs]
+        starts = [zeros_for(spec) for spec in program.inputs]
     if len(starts) != len(program.inputs):
         raise InvalidValueError(
             f"The program takes {len(program.inputs)} tensors ({', '.join(s.name for s in program.inputs)}) "
@@ -266,8 +266,9 @@ def _starts(program: Program, example_inputs: Any) -> tuple[Tensor, ...]:
     return tuple(starts)
 
 
-def _zeros(shape: Sequence[Any], dtype: torch.dtype) -> Tensor:
-    return torch.zeros([d if isinstance(d, int) else 1 for d in shape], dtype=dtype)
+def zeros_for(spec: InputSpec) -> Tensor:
+    """An input of zeros, open sizes 1."""
+    return torch.zeros([d if isinstance(d, int) else 1 for d in spec.shape], dtype=spec.dtype)
 
 
 class _Desk:

@@ -162,8 +162,9 @@ class NetworkKernel:
             rows2 = rows1 if x2 is None else self._rows(x2)
             task = self._task(kind, rows1, rows2, dtype)
             where = _workers(engine, len(rows1) * len(rows2))
+            size = 40 if isinstance(task, TableTile) else 160
             height = engines.tile_height(
-                memory=memory, bytes_per_entry=_bytes(task), workers=where.sharing, cache=None
+                memory=memory, bytes_per_entry=size, workers=where.sharing, cache=None
             )
             side = min(_HALF if symmetric else _SIDE, height)
             tiles = engines.tiles(len(rows1), len(rows2), height=side, symmetric=symmetric)
@@ -418,11 +419,6 @@ def _workers(engine: str | engines.Engine, entries: int) -> engines.Engine:
     if engine == "auto" and threads > 1 and entries >= _MANY:
         return engines.local(threads, threads=1)
     return engines.engine(engine)
-
-
-def _bytes(task: TableTile | WalkTile) -> int:
-    """Bytes of temporaries that one entry takes."""
-    return 40 if isinstance(task, TableTile) else 160
 
 
 def _tensors(layers: tuple[Layer, ...]) -> list[Tensor]:

@@ -89,10 +89,6 @@ def _walk(layers: tuple[Layer, ...], at: _Point, *, bias: bool = True) -> _Point
     return at
 
 
-def _value(at: _Point, kind: KernelKind) -> float:
-    return at.q if kind == "nngp" else at.ntk
-
-
 def sup_diagonal(parts: Parts, kind: KernelKind = "ntk") -> float:
     r"""C = sup over x of Θ(x, x), or of K(x, x).
 
@@ -131,7 +127,7 @@ def sup_diagonal(parts: Parts, kind: KernelKind = "ntk") -> float:
         # Normalized inputs have mean square 1, or 0 where there is nothing to normalize.
         ends = [lowest, lowest + number(parts.first.weight_var)]
         points = [_walk(parts.below + parts.above, _Point(q, 0.0, q, True)) for q in ends if q > 0]
-        return max(_value(p, kind) for p in points)
+        return max(p.q if kind == "nngp" else p.ntk for p in points)
     if not parts.below:
         return _without_norm(parts, kind, lowest)
     behind = _walk(parts.below, _Point(max(lowest, 1.0), 0.0, max(lowest, 1.0), True))

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 from torch import Tensor, nn
 
 from farfield.gaussian import Activation, activation
 from farfield.gaussian._registry import ActivationLike, registered_parameters
+from farfield.gaussian._wrap import NATIVE
 
 __all__ = ["Elementwise", "activation_module"]
-
-_NATIVE: dict[str, Callable[..., nn.Module]] = {
-    "identity": nn.Identity,
-    "relu": nn.ReLU,
-    "relu6": nn.ReLU6,
-    "leaky_relu": nn.LeakyReLU,
-    "elu": nn.ELU,
-    "celu": nn.CELU,
-    "selu": nn.SELU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "mish": nn.Mish,
-    "softplus": nn.Softplus,
-    "softsign": nn.Softsign,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "logsigmoid": nn.LogSigmoid,
-    "tanhshrink": nn.Tanhshrink,
-    "hardsigmoid": nn.Hardsigmoid,
-    "hardswish": nn.Hardswish,
-}
 
 
 class Elementwise(nn.Module):
@@ -84,5 +63,5 @@ def activation_module(sigma: ActivationLike) -> nn.Module:
     if sigma.name == "hardtanh":
         low, high = sigma.range or (-1.0, 1.0)
         return nn.Hardtanh(low, high)
-    make = _NATIVE.get(sigma.name)
+    make = NATIVE.get(sigma.name)
     return make(**dict(sigma.parameters)) if make else Elementwise(sigma)

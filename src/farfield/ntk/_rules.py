@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -116,60 +117,45 @@ def _affine(recording: Recording, plain: Tensor, weight: Any, bias: Any, shape: 
     return recording.add(_call(recording, "scale", weight, bias, (("shape", shape),)), plain, y)
 
 
-def _norm(recording: Recording, given: dict[str, Any]) -> bool:
-    weight, bias = given.get("weight"), given.get("bias")
-    return recording.name(weight) is not None or recording.name(bias) is not None
+def _norm(*names: str, eps: float | None = 1e-5) -> CallRule:
+    """A norm as what it is without parameters, and those applied to that; by its arguments' names."""
+
+    def rule(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+        given = _bind(names, args, kwargs)
+        weight, bias = given.get("weight"), given.get("bias")
+        if (recording.name(weight) is None and recording.name(bias) is None) or given.get("training"):
+            return _NO
+        before = names[: names.index("weight")]
+        plain = func(*(given[name] for name in before), eps=given.get("eps", eps))
+        axes = given.get("normalized_shape")
+        shape = (-1,) + (1,) * (plain.dim() - 2) if axes is None else tuple(axes)
+        return True, _affine(recording, plain, weight, bias, shape)
+
+    return rule
 
 
-def _layer_norm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-    given = _bind(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
-    if not _norm(recording, given):
+def _elementwise(kind: Literal["scale", "shift"], apply: Callable[[Tensor, Tensor], Tensor]) -> CallRule:
+    """A tensor times a parameter, or plus one; a number beside it leaves a multiple of it, as 1 + w in some norms."""
+
+    def rule(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+        if kwargs or len(args) != 2:
+            return _NO
+        for x, parameter in (args, args[::-1]):
+            known = recording.name(parameter) is not None
+            if known and isinstance(x, Tensor) and recording.known(x) is None:
+                weight, bias = (parameter, None) if kind == "scale" else (None, parameter)
+                call = _call(recording, kind, weight, bias, (("shape", tuple(parameter.shape)),))
+                return True, recording.add(call, x, apply(x, parameter))
+            if known and isinstance(x, int | float):
+                factor = float(x) if kind == "scale" else 1.0
+                return True, _multiple(recording, parameter, factor, func(*args))
         return _NO
-    shape = tuple(given["normalized_shape"])
-    plain = func(given["input"], given["normalized_shape"], eps=given.get("eps", 1e-5))
-    return True, _affine(recording, plain, given.get("weight"), given.get("bias"), shape)
+
+    return rule
 
 
-def _rms_norm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-    given = _bind(("input", "normalized_shape", "weight", "eps"), args, kwargs)
-    if not _norm(recording, given):
-        return _NO
-    plain = func(given["input"], given["normalized_shape"], eps=given.get("eps"))
-    return True, _affine(recording, plain, given["weight"], None, tuple(given["normalized_shape"]))
-
-
-def _group_norm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-    given = _bind(("input", "num_groups", "weight", "bias", "eps"), args, kwargs)
-    if not _norm(recording, given):
-        return _NO
-    x = given["input"]
-    plain = func(x, given["num_groups"], eps=given.get("eps", 1e-5))
-    shape = (-1,) + (1,) * (x.dim() - 2)
-    return True, _affine(recording, plain, given.get("weight"), given.get("bias"), shape)
-
-
-def _batch_norm(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    given = _bind(names, args, kwargs)
-    if not _norm(recording, given) or given.get("training"):
-        return _NO
-    x = given["input"]
-    plain = func(x, given["running_mean"], given["running_var"], eps=given.get("eps", 1e-5))
-    shape = (-1,) + (1,) * (x.dim() - 2)
-    return True, _affine(recording, plain, given.get("weight"), given.get("bias"), shape)
-
-
-def _multiply(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-    if kwargs or len(args) != 2:
-        return _NO
-    for x, weight in (args, args[::-1]):
-        w = recording.name(weight)
-        if w is not None and isinstance(x, Tensor) and recording.known(x) is None:
-            call = _call(recording, "scale", weight, None, (("shape", tuple(weight.shape)),))
-            return True, recording.add(call, x, x * weight)
-        if w is not None and isinstance(x, int | float):
-            return True, _multiple(recording, weight, float(x), func(*args))
-    return _NO
+_multiply = _elementwise("scale", operator.mul)
+_plus = _elementwise("shift", operator.add)
 
 
 def _multiple(recording: Recording, parameter: Tensor, factor: float, y: Tensor) -> Tensor:
@@ -191,19 +177,6 @@ def _same(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool
     if not isinstance(y, Tensor) or (y.dtype, y.device) != (args[0].dtype, args[0].device):
         return _NO
     return True, _multiple(recording, args[0], 1.0, y) if y is not args[0] else y
-
-
-def _plus(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-    if kwargs or len(args) != 2:
-        return _NO
-    for x, bias in (args, args[::-1]):
-        b = recording.name(bias)
-        if b is not None and isinstance(x, Tensor) and recording.known(x) is None:
-            call = _call(recording, "shift", None, bias, (("shape", tuple(bias.shape)),))
-            return True, recording.add(call, x, x + bias)
-        if b is not None and isinstance(x, int | float):  # 1 + w, as some norms have it
-            return True, _multiple(recording, bias, 1.0, func(*args))
-    return _NO
 
 
 def _prelu(recording: Recording, func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
@@ -232,10 +205,12 @@ RULES: dict[Any, CallRule] = {
     torch.conv1d: _convolution(1),
     torch.conv2d: _convolution(2),
     F.embedding: _embedding,
-    F.layer_norm: _layer_norm,
-    F.rms_norm: _rms_norm,
-    F.group_norm: _group_norm,
-    F.batch_norm: _batch_norm,
+    F.layer_norm: _norm("input", "normalized_shape", "weight", "bias", "eps"),
+    F.rms_norm: _norm("input", "normalized_shape", "weight", "eps", eps=None),
+    F.group_norm: _norm("input", "num_groups", "weight", "bias", "eps"),
+    F.batch_norm: _norm(
+        "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
+    ),
     torch.prelu: _prelu,
     torch.Tensor.prelu: _prelu,
     torch.mul: _multiply,

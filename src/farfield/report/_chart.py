@@ -59,7 +59,9 @@ class Chart:
 def chart(rays: Mapping[str, Any]) -> Chart | None:
     """Coordinates for the rays of an audit; None where there is nothing to draw."""
     radii = [float(r) for r in rays["radii"]]
-    series = [(s["label"], [_value(v) for v in s["values"]]) for s in rays["series"]]
+    series = [
+        (s["label"], [math.nan if v is None else float(v) for v in s["values"]]) for s in rays["series"]
+    ]
     logs = [math.log10(v) for _, values in series for v in values if math.isfinite(v) and v > 0]
     if len(radii) < 2 or not logs:
         return None
@@ -94,10 +96,6 @@ def chart(rays: Mapping[str, Any]) -> Chart | None:
         ("λ", *counted),
         tuple(notes),
     )
-
-
-def _value(value: Any) -> float:
-    return float(value) if value is not None else math.nan
 
 
 def _numbered(labels: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
 import math
 from collections.abc import Iterable, Mapping
@@ -122,16 +123,20 @@ class Table:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, tuples and numbers as JSON takes them; infinities and nan as strings, never silently dropped.
+    """Dataclasses, enums, tensors and mappings as JSON takes them; infinities and nan as text, never dropped.
 
     Examples
     --------
     >>> plain(Table(("a",), ((float("inf"),),)))
     {'columns': ['a'], 'rows': [['inf']]}
     """
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, enum.Enum):
+        return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]

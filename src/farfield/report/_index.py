@@ -222,7 +222,7 @@ def _row(row: Mapping[str, Any], page_of: Callable[[str], str | None]) -> dict[s
     trouble = f"{failed} ({row.get('stage')}): {row.get('message')}" if failed else ""
     return {
         "path": row["path"],
-        "page": _link(page_of(row.get("details") or "")),
+        "page": quote(page_of(row.get("details") or "") or "", safe="/"),
         "word": word,
         "rank": _RANK[word],
         "failed": bool(failed),
@@ -240,7 +240,3 @@ def _row(row: Mapping[str, Any], page_of: Callable[[str], str | None]) -> dict[s
         "sha256": row.get("sha256") or "",
         "search": " ".join([row["path"], word, said, trouble, row.get("findings") or "", row.get("sha256") or ""]),
     }  # fmt: skip
-
-
-def _link(target: str | None) -> str:
-    return "" if not target else quote(target, safe="/")

@@ -15,7 +15,7 @@ what follows can account for rounding without knowing how a form was made.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,6 +93,10 @@ class Network:
 
     def needed(self) -> tuple[int, ...]:
         """Blocks the output depends on, looking through curves but not through norms."""
+        return self.reached(("curve",))
+
+    def reached(self, through: Container[str] | None = None) -> tuple[int, ...]:
+        """Blocks the output depends on, looking through those of the kinds given; through all by default."""
         found: set[int] = set()
         stack = list(self.output.matrices)
         while stack:
@@ -101,21 +105,13 @@ class Network:
                 continue
             found.add(index)
             block = self.blocks[index]
-            if block.kind == "curve" and block.form is not None:
+            if block.form is not None and (through is None or block.kind in through):
                 stack.extend(block.form.matrices)
         return tuple(sorted(found))
 
     def compact(self) -> bool:
         """Whether the output is reached from the input through curves and norms alone, and is bounded."""
-        reached: set[int] = set()
-        stack = list(self.output.matrices)
-        while stack:
-            index = stack.pop()
-            if index not in reached:
-                reached.add(index)
-                form = self.blocks[index].form
-                stack.extend(form.matrices if form is not None else ())
-        return self.output.degree == 0 and all(_traced(self.blocks[i]) for i in reached)
+        return self.output.degree == 0 and all(_traced(self.blocks[i]) for i in self.reached())
 
 
 def _traced(block: Block) -> bool:

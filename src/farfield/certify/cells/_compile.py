@@ -258,7 +258,7 @@ def compile_cells(network: Network, output_index: int, sign: int, cone: Cone | N
             "Cells bound an output that depends on the input through curves and norms alone; this one passes through "
             "a block known only by its range, or is unbounded."
         )
-    reached = _reached(network)
+    reached = network.reached()
     sources = [i for i in reached if network.blocks[i].form is None]
     if len(sources) != 1:
         raise CellsUnsupportedError(
@@ -282,18 +282,6 @@ def compile_cells(network: Network, output_index: int, sign: int, cone: Cone | N
     return CellNetwork(
         source, homogeneous, matrix, shift, tuple(steps), output, cone if homogeneous else None, ball
     )
-
-
-def _reached(network: Network) -> list[int]:
-    found: set[int] = set()
-    stack = list(network.output.matrices)
-    while stack:
-        index = stack.pop()
-        if index not in found:
-            found.add(index)
-            form = network.blocks[index].form
-            stack.extend(form.matrices if form is not None else ())
-    return sorted(found)
 
 
 def _step(network: Network, index: int, time: tuple[int, int] | None) -> _Step:
@@ -362,7 +350,7 @@ def _ball(cone: Cone, matrix: Tensor, shift: Tensor) -> float | None:
     return made if math.isfinite(made) else None
 
 
-def _precondition(network: Network, source: int, reached: list[int]) -> Tensor:
+def _precondition(network: Network, source: int, reached: tuple[int, ...]) -> Tensor:
     """R⁻¹ of what the input first meets, [W b] = QR: upper triangular, its diagonal positive.
 
     For a norm, √(ε·count)·t is one more row, so that its denominator is |p|/√count: constant but for the cube's

@@ -12,7 +12,7 @@ from farfield.certify.intervals._registry import Bounds, Place
 from farfield.growth._claims import claim_of
 from farfield.growth._extent import Extent
 from farfield.growth._rate import BOUNDED, CONSTANT, LINEAR, SINGULAR
-from farfield.growth._registry import Claim, Site
+from farfield.growth._registry import Claim, Site, is_complex
 
 __all__ = ["from_growth"]
 
@@ -27,9 +27,7 @@ def from_growth(place: Place) -> Bounds:
     Sound, and as coarse as one interval per tensor. A complex tensor's claim covers both its parts, so a real operand
     that meets one is joined with its imaginary part, 0.
     """
-    mixed = any(
-        p is not None and p.dtype is not None and p.dtype.is_complex for p in (place.node, *place.producers)
-    )
+    mixed = any(map(is_complex, (place.node, *place.producers)))
     operands = tuple(None if operand is None else _claim(operand, mixed=mixed) for operand in place.operands)
     claim = claim_of(Site(place.node, operands, place.tensors, place.producers, place.lookup))
     if isinstance(claim, tuple):

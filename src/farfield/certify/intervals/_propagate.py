@@ -17,6 +17,7 @@ from farfield.certify.intervals._registry import INTERVAL_RULES, Bounds, Place, 
 from farfield.certify.intervals.rules.shape import moved
 from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.graph import InputSpec, Node, Program, SymbolicSize, describe, last_uses
+from farfield.growth._registry import is_complex
 
 __all__ = ["propagate"]
 
@@ -158,7 +159,7 @@ def _apply(place: Place, flags: Tensor | None) -> Bounds:
     if rule is None and facts.moves and chosen == given:
         rule = moved
     parts = [place.producers[i] for i in chosen]
-    if any(p is not None and _is_complex(p) for p in (node, *place.producers)):
+    if any(map(is_complex, (node, *place.producers))):
         # What holds entry by entry holds of both parts of a complex number if entries are only chosen, and none of
         # them is real: its imaginary part, 0, would be left out.
         alike = all(p is not None and (p.dtype is None or p.dtype.is_complex) for p in parts)
@@ -188,10 +189,6 @@ def _wrapped(node: Node, claim: Interval) -> Interval:
         open_ = torch.isinf(lo) | torch.isinf(hi)
         least, most = torch.where(open_, -math.inf, least), torch.where(open_, math.inf, most)
     return Interval(torch.where(out, least, lo), torch.where(out, most, hi))
-
-
-def _is_complex(node: Node) -> bool:
-    return node.dtype is not None and node.dtype.is_complex
 
 
 def _cut_to_integers(place: Place) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "NOTHING",
     "RANDOM",
     "TRUTH",
+    "Domain",
     "EpsMode",
     "Facts",
     "FactsOf",
@@ -109,6 +110,26 @@ class NormSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Domain:
+    """Where a continuous monotone function of one real number is defined, and how it grows to an infinite end.
+
+    Parameters
+    ----------
+    low, high
+        The ends of the domain.
+    open
+        Whether finite ends are poles: the function is not defined there.
+    growth
+        What |x| goes through towards an infinite end.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    open: bool = False
+    growth: Literal["exponential", "logarithmic"] = "exponential"
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of one node before any analysis.
 
@@ -140,6 +161,8 @@ class Facts:
         Every entry is greater than 0 whatever the operands are (they may come arbitrarily close to 0).
     scalar
         The function of one real number that is applied to every entry of the only operand, if it is known.
+    domain
+        Of a function of one real number that is continuous and, as ``monotone`` says, rises or falls there.
     range
         Numbers between which every entry of a real result lies, whatever the operands are.
     products
@@ -158,6 +181,7 @@ class Facts:
     offsets: tuple[str, ...] = ()
     positive: bool = False
     scalar: ScalarFunction | None = None
+    domain: Domain | None = None
     range: tuple[float, float] = (-math.inf, math.inf)
     products: bool = False
 

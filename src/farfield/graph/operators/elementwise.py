@@ -12,7 +12,7 @@ from torch import Tensor
 
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, positive, real, unit
-from farfield.graph.operators._facts import Facts, FactsOf, when_floating
+from farfield.graph.operators._facts import Domain, Facts, FactsOf, when_floating
 from farfield.graph.operators._registry import Compute, Operator, Sample, Target, operand
 
 __all__ = ["OPERATORS"]
@@ -22,9 +22,13 @@ Composed: TypeAlias = "Callable[[Node, Any], str | None] | None"
 ENTRYWISE = Facts(entrywise=True)
 _LN2 = math.log(2.0)
 _RISING = Facts(entrywise=True, monotone=(1,))
+_UNIT = Domain(-1.0, 1.0)
+_RISING_INSIDE = replace(_RISING, domain=Domain(-1.0, 1.0, open=True))
+_LOGARITHMIC = replace(_RISING, domain=Domain(growth="logarithmic"))
+_PI_ABOVE = math.nextafter(math.pi, 4.0)
 _SIZE = Facts(entrywise=True, range=(0.0, math.inf))
 _POSITIVE = replace(_SIZE, positive=True)
-_EXPONENTIAL = replace(_POSITIVE, monotone=(1,))
+_EXPONENTIAL = replace(_POSITIVE, monotone=(1,), domain=Domain())
 
 
 def _sum_facts(sign: int) -> Callable[[Node], Facts]:
@@ -268,7 +272,7 @@ ARITHMETIC = (
         "angle of the point (other, input), in [−π, π]",
         lambda a, b: torch.atan2(a, torch.as_tensor(b, dtype=a.dtype)),
         Target("aten.atan2.default"),
-        facts=replace(ENTRYWISE, range=(-math.nextafter(math.pi, 4.0), math.nextafter(math.pi, 4.0))),
+        facts=replace(ENTRYWISE, range=(-_PI_ABOVE, _PI_ABOVE)),
     ),
     _binary(
         "fmod",
@@ -359,7 +363,7 @@ FUNCTIONS = (
         "expm1",
         "eˣ − 1",
         torch.expm1,
-        facts=replace(_RISING, range=(-1.0, math.inf)),
+        facts=replace(_RISING, range=(-1.0, math.inf), domain=Domain()),
         composed=lambda node, p: p("sub", p("exp", p[0]), 1.0),
     ),
     _unary("log", "ln x", torch.log, domain=positive(3, 4), facts=_RISING),
@@ -384,25 +388,37 @@ FUNCTIONS = (
         "ln(1 + x)",
         torch.log1p,
         domain=positive(3, 4),
-        facts=_RISING,
+        facts=replace(_RISING, domain=Domain(-1.0, open=True, growth="logarithmic")),
         composed=lambda node, p: p("log", p("add", p[0], 1.0)),
     ),
     _unary("sign", "−1, 0 or 1", torch.sign, "aten.sgn.default"),
     _unary("sin", "sin x", torch.sin),
     _unary("cos", "cos x", torch.cos),
     _unary("tan", "tan x", torch.tan, domain=unit(3, 4)),
-    _unary("asin", "arcsin x", torch.asin, domain=unit(3, 4), facts=_RISING),
-    _unary("acos", "arccos x", torch.acos, domain=unit(3, 4), facts=Facts(entrywise=True, monotone=(-1,))),
+    _unary("asin", "arcsin x", torch.asin, domain=unit(3, 4), facts=replace(_RISING, domain=_UNIT)),
+    _unary(
+        "acos",
+        "arccos x",
+        torch.acos,
+        domain=unit(3, 4),
+        facts=Facts(entrywise=True, monotone=(-1,), domain=_UNIT, range=(0.0, _PI_ABOVE)),
+    ),
     _unary("atan", "arctan x", torch.atan),
-    _unary("sinh", "sinh x", torch.sinh, facts=_RISING),
+    _unary("sinh", "sinh x", torch.sinh, facts=replace(_RISING, domain=Domain())),
     _unary("cosh", "cosh x", torch.cosh, facts=_POSITIVE),
     _unary("tanh", "tanh x", torch.tanh),
-    _unary("asinh", "ln(x + √(x² + 1))", torch.asinh, facts=_RISING),
-    _unary("acosh", "ln(x + √(x² − 1))", lambda x: torch.acosh(x), domain=positive(3, 4), facts=_RISING),
-    _unary("atanh", "½ ln((1 + x)/(1 − x))", torch.atanh, domain=unit(3, 4), facts=_RISING),
+    _unary("asinh", "ln(x + √(x² + 1))", torch.asinh, facts=_LOGARITHMIC),
+    _unary(
+        "acosh",
+        "ln(x + √(x² − 1))",
+        lambda x: torch.acosh(x),
+        domain=positive(3, 4),
+        facts=replace(_SIZE, monotone=(1,), domain=Domain(1.0, growth="logarithmic")),
+    ),
+    _unary("atanh", "½ ln((1 + x)/(1 − x))", torch.atanh, domain=unit(3, 4), facts=_RISING_INSIDE),
     _unary("erf", "2/√π ∫₀ˣ e^{−t²} dt", torch.erf, "aten.special_erf.default"),
     _unary("erfc", "1 − erf x", torch.erfc),
-    _unary("erfinv", "inverse of erf", torch.erfinv, domain=unit(3, 4), facts=_RISING),
+    _unary("erfinv", "inverse of erf", torch.erfinv, domain=unit(3, 4), facts=_RISING_INSIDE),
     _unary("lgamma", "ln |Γ(x)|", torch.lgamma, domain=positive(3, 4)),
     _unary("digamma", "Γ′(x)/Γ(x)", torch.digamma, domain=positive(3, 4)),
     _unary("floor", "largest integer ≤ x", torch.floor),

@@ -13,6 +13,7 @@ from torch import Tensor
 from farfield.graph import Facts, Node, compose, describe, linear_part
 from farfield.growth._jet import ABOVE, ROUNDING, Jet, add, as_real, constant, from_terms, unknown_like
 from farfield.growth._step import JET_RULES, JetRule, JetValue, Step
+from farfield.growth.jets.elementwise import limit_only
 from farfield.growth.jets.shape import moved, places
 
 __all__ = ["rule_of"]
@@ -33,6 +34,8 @@ def rule_of(node: Node) -> JetRule | None:
         return _move(facts)
     if facts.linear:
         return _linear(facts)
+    if facts.domain is not None:
+        return limit_only
     if all(math.isfinite(end) for end in facts.range):
         return _confined
     return None

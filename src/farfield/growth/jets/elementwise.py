@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -26,9 +25,9 @@ from farfield.growth._jet import (
 )
 from farfield.growth._leading import Lead, difference, lead, maximum, minimum
 from farfield.growth._series import REAL_POWER, at_limit, exponential, logarithm, power
-from farfield.growth._step import Step, jet_rule, register_jet_rule
+from farfield.growth._step import JetRule, Step, jet_rule, register_jet_rule
 
-__all__ = ["apply_scalar", "settled", "whole_power"]
+__all__ = ["apply_scalar", "limit_only", "settled", "whole_power"]
 
 INF = math.inf
 LARGEST_WHOLE = 16
@@ -149,16 +148,6 @@ def _sub(step: Step) -> Jet:
     return difference(step.operand(0, "input"), other if alpha == 1.0 else scale(other, alpha))
 
 
-@jet_rule("neg")
-def _neg(step: Step) -> Jet:
-    return scale(step.jet(), -1.0)
-
-
-@jet_rule("mul")
-def _mul(step: Step) -> Jet:
-    return multiply(step.operand(0, "input"), step.operand(1, "other"), step.lowest)
-
-
 @jet_rule("div")
 def _div(step: Step) -> Jet:
     quotient = multiply(
@@ -200,29 +189,9 @@ def _limit_of_pair(step: Step, a: Jet, b: Jet) -> Jet:
     return select(near, found, unknown_like(found))
 
 
-@jet_rule("square")
-def _square(step: Step) -> Jet:
-    return multiply(step.jet(), step.jet(), step.lowest)
-
-
-@jet_rule("sqrt")
-def _sqrt(step: Step) -> Jet:
-    return power(step.jet(), 0.5, step.lowest)
-
-
-@jet_rule("reciprocal")
-def _reciprocal(step: Step) -> Jet:
-    return power(step.jet(), -1.0, step.lowest)
-
-
 @jet_rule("exp")
 def _exp(step: Step) -> Jet:
     return unknown_like(step.jet()) if step.jet().values.is_complex() else exponential(step.jet())
-
-
-@jet_rule("log")
-def _log(step: Step) -> Jet:
-    return logarithm(step.jet(), step.lowest)
 
 
 @jet_rule("asinh")
@@ -237,27 +206,12 @@ def _asinh(step: Step) -> Jet:
     return select(near, result, select(far, signed, unknown_like(jet)))
 
 
-def _limit_only(function: Callable[[Tensor], Tensor]) -> Callable[[Step], Jet]:
-    def rule(step: Step) -> Jet:
-        jet = step.jet()
-        near = settled(lead(jet))
-        return select(near, at_limit(jet, function, near), unknown_like(jet))
-
-    return rule
-
-
-for _name in ("tan", "asin", "acos", "atanh", "acosh", "erfinv", "lgamma", "digamma", "sinh", "cosh"):
-    register_jet_rule(_name, _limit_only(getattr(torch, _name)))
-
-
-@jet_rule("maximum")
-def _maximum(step: Step) -> Jet:
-    return maximum(step.operand(0, "input"), step.operand(1, "other"))
-
-
-@jet_rule("minimum")
-def _minimum(step: Step) -> Jet:
-    return minimum(step.operand(0, "input"), step.operand(1, "other"))
+@jet_rule("tan", "lgamma", "digamma", "cosh")
+def limit_only(step: Step) -> Jet:
+    """The function of a finite limit; nothing is known at infinity."""
+    jet = step.jet()
+    near = settled(lead(jet))
+    return select(near, at_limit(jet, step.compute, near), unknown_like(jet))
 
 
 @jet_rule("clamp")
@@ -276,11 +230,23 @@ def _atan2(step: Step) -> Jet:
     return unknown_like(total, ABOVE)
 
 
+@jet_rule("fmod", "remainder")
 def _modulo(step: Step) -> Jet:
     a, b = step.operand(0, "input"), step.operand(1, "other")
     total = add(a, b)
     return unknown_like(total, ABOVE if b.is_constant else INF)
 
 
-for _name in ("fmod", "remainder"):
-    register_jet_rule(_name, _modulo)
+_SHORT: dict[str, JetRule] = {
+    "neg": lambda step: scale(step.jet(), -1.0),
+    "mul": lambda step: multiply(step.operand(0, "input"), step.operand(1, "other"), step.lowest),
+    "square": lambda step: multiply(step.jet(), step.jet(), step.lowest),
+    "sqrt": lambda step: power(step.jet(), 0.5, step.lowest),
+    "reciprocal": lambda step: power(step.jet(), -1.0, step.lowest),
+    "log": lambda step: logarithm(step.jet(), step.lowest),
+    "maximum": lambda step: maximum(step.operand(0, "input"), step.operand(1, "other")),
+    "minimum": lambda step: minimum(step.operand(0, "input"), step.operand(1, "other")),
+}
+"""Rules that are one expression."""
+for _name, _short in _SHORT.items():
+    jet_rule(_name)(_short)

@@ -10,7 +10,7 @@ from torch import Tensor
 from farfield.graph._wide import is_narrow, linear_in_blocks
 from farfield.growth._jet import ROUNDING, Jet, add, convolve, linear_map, matmul, product_floor
 from farfield.growth._leading import spread_floor
-from farfield.growth._step import Step, jet_rule, register_jet_rule
+from farfield.growth._step import Step, jet_rule
 
 __all__ = ["matrix_product", "reshaped", "transposed"]
 
@@ -90,6 +90,7 @@ def _matmul(step: Step) -> Jet:
     return matrix_product(step.jet(0), step.jet(1), step.lowest)
 
 
+@jet_rule("conv", "conv_transpose")
 def _convolution(step: Step) -> Jet:
     x, weight = step.jet(0), step.jet(1)
     spatial = weight.ndim - 2
@@ -120,10 +121,7 @@ def _convolution(step: Step) -> Jet:
     return _biased(result, reshaped(bias, shape), step.lowest)
 
 
-for _name in ("conv", "conv_transpose"):
-    register_jet_rule(_name, _convolution)
-
-
+@jet_rule("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft")
 def _transform(step: Step) -> Jet:
     """Discrete Fourier transforms: unitary up to scale, so errors are spread evenly over the transformed axes."""
     x = step.jet(0)
@@ -143,7 +141,3 @@ def _transform(step: Step) -> Jet:
         errors = errors.expand(values.shape)
     floor = spread_floor(x.full_floor(), axes)
     return Jet(x.powers, values, errors, floor)
-
-
-for _name in ("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft"):
-    register_jet_rule(_name, _transform)

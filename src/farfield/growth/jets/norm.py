@@ -17,6 +17,7 @@ from farfield.growth._jet import ABOVE, Jet, add, constant, multiply, scale, shi
 from farfield.growth._leading import difference, maximum
 from farfield.growth._series import power
 from farfield.growth._step import Step, jet_rule
+from farfield.growth.jets.linear import reshaped
 from farfield.growth.jets.reduce import mean_over, sum_over
 
 __all__ = ["confined", "normalized"]
@@ -71,20 +72,10 @@ def _affine(step: Step, value: Jet, weight: int | None, bias: int | None, axes: 
     """Times weight, plus bias, each laid out along the given axes."""
     shape = tuple(n if d in axes else 1 for d, n in enumerate(value.shape))
     if weight is not None and step.present(weight):
-        value = multiply(value, _shaped(step.jet(weight), shape), step.lowest)
+        value = multiply(value, reshaped(step.jet(weight), shape), step.lowest)
     if bias is not None and step.present(bias):
-        value = add(value, _shaped(step.jet(bias), shape))
+        value = add(value, reshaped(step.jet(bias), shape))
     return value
-
-
-def _shaped(jet: Jet, shape: tuple[int, ...]) -> Jet:
-    count = len(jet.powers)
-    return Jet(
-        jet.powers,
-        jet.values.reshape(count, *shape),
-        jet.errors.reshape(count, *shape),
-        jet.full_floor().reshape(shape),
-    )
 
 
 @jet_rule("layer_norm", "rms_norm", "l2_normalize", "group_norm", "instance_norm")
@@ -98,11 +89,11 @@ def _norm(step: Step) -> Jet:
     freedom = spec.count(spec.size(shape))
     if freedom <= 0:
         return unknown_like(x)
-    groups, axes = _shaped(x, (shape[0], spec.groups, -1)) if spec.groups else x, spec.axes
+    groups, axes = reshaped(x, (shape[0], spec.groups, -1)) if spec.groups else x, spec.axes
     axes = (2,) if spec.groups else axes
     centered = difference(groups, mean_over(groups, axes)) if spec.centered else groups
     square = scale(_squares(centered, axes, step.lowest), 1.0 / freedom)
-    value = _shaped(normalized(centered, square, spec.eps, spec.eps_mode, step.lowest), shape)
+    value = reshaped(normalized(centered, square, spec.eps, spec.eps_mode, step.lowest), shape)
     return _affine(step, value, spec.weight, spec.bias, spec.parameter_axes)
 
 
@@ -117,7 +108,7 @@ def _running(step: Step) -> Jet:
     """The affine map by stored statistics."""
     x = step.jet(0)
     shape = (x.shape[1], *(1,) * (x.ndim - 2))
-    spread = shift(_shaped(step.jet(4), shape), float(step.attributes["eps"]))
-    centered = difference(x, _shaped(step.jet(3), shape))
+    spread = shift(reshaped(step.jet(4), shape), float(step.attributes["eps"]))
+    centered = difference(x, reshaped(step.jet(3), shape))
     factor = power(spread, -0.5, step.lowest - _reach(centered))
     return _affine(step, multiply(centered, factor, step.lowest), 1, 2, (1,))

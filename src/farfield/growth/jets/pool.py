@@ -9,13 +9,15 @@ from torch import Tensor
 
 from farfield.growth._jet import Jet, linear_map
 from farfield.growth._leading import maximum_over, spread_floor
-from farfield.growth._step import Step, jet_rule, register_jet_rule
+from farfield.growth._step import Step, jet_rule
+from farfield.growth.jets.linear import reshaped
 
 __all__: list[str] = []
 
 INF = math.inf
 
 
+@jet_rule("avg_pool", "adaptive_avg_pool", "interpolate")
 def _average(step: Step) -> Jet:
     """Averages with weights in [0, 1] that sum to at most 1 take squared errors to no more than squared errors."""
     x = step.jet(0)
@@ -26,10 +28,6 @@ def _average(step: Step) -> Jet:
             x, step.compute, lambda v: 4.0 * v.amax(axes, keepdim=True), spread_floor(x.full_floor(), axes)
         )
     return linear_map(x, step.compute, step.compute, spread_floor(x.full_floor(), axes))
-
-
-for _name in ("avg_pool", "adaptive_avg_pool", "interpolate"):
-    register_jet_rule(_name, _average)
 
 
 def _windows(
@@ -101,11 +99,4 @@ def _tournament(x: Jet, table: list[tuple[Tensor, Tensor]], spatial: int) -> Jet
 
     wide = Jet(x.powers, gathered(x.values), gathered(x.errors), gathered(x.full_floor()))
     best = maximum_over(wide, wide.ndim - 1)
-    shape = (*lead_shape, *windows)
-    count = len(best.powers)
-    return Jet(
-        best.powers,
-        best.values.reshape(count, *shape),
-        best.errors.reshape(count, *shape),
-        best.full_floor().reshape(shape),
-    )
+    return reshaped(best, (*lead_shape, *windows))

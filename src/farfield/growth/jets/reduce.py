@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -24,7 +25,7 @@ from farfield.growth._jet import (
 )
 from farfield.growth._leading import difference, gap_to_winner, lead, maximum_over, spread_floor, take
 from farfield.growth._series import REAL_POWER, power
-from farfield.growth._step import Step, jet_rule, register_jet_rule
+from farfield.growth._step import JetRule, Step, jet_rule
 from farfield.growth.jets.elementwise import apply_scalar
 from farfield.growth.jets.shape import in_type, truth
 
@@ -72,16 +73,6 @@ def _typed(step: Step) -> Jet:
     return in_type(step.jet(), step.attributes.get("dtype"))
 
 
-@jet_rule("sum")
-def _sum(step: Step) -> Jet:
-    return sum_over(_typed(step), _axes(step), keepdim=step.attributes["keepdim"])
-
-
-@jet_rule("mean")
-def _mean(step: Step) -> Jet:
-    return mean_over(step.jet(), _axes(step), keepdim=step.attributes["keepdim"])
-
-
 @jet_rule("var")
 def _var(step: Step) -> Jet:
     jet, dims = step.jet(), _axes(step)
@@ -105,20 +96,12 @@ def _prod(step: Step) -> Jet:
     return _squeezed(jet, dims, step.attributes["keepdim"])
 
 
-@jet_rule("amax")
-def _amax(step: Step) -> Jet:
-    jet, dims = step.jet(), _axes(step)
+def _one_by_one(step: Step, jet: Jet, over: Callable[[Jet, int], Jet]) -> Jet:
+    """A reduction of one axis after another."""
+    dims = _axes(step)
     for dim in dims if jet.ndim else ():
-        jet = maximum_over(jet, dim)
+        jet = over(jet, dim)
     return _squeezed(jet, dims, step.attributes["keepdim"])
-
-
-@jet_rule("amin")
-def _amin(step: Step) -> Jet:
-    jet, dims = scale(step.jet(), -1.0), _axes(step)
-    for dim in dims if jet.ndim else ():
-        jet = maximum_over(jet, dim)
-    return scale(_squeezed(jet, dims, step.attributes["keepdim"]), -1.0)
 
 
 def _first_winner(jet: Jet, dim: int) -> tuple[Tensor, Tensor]:
@@ -139,16 +122,6 @@ def _index(step: Step, jet: Jet) -> Jet:
     if not keepdim:
         winner, doubt = winner.squeeze(dim), doubt.squeeze(dim)
     return truth(winner, doubt)
-
-
-@jet_rule("argmax")
-def _argmax(step: Step) -> Jet:
-    return _index(step, step.jet())
-
-
-@jet_rule("argmin")
-def _argmin(step: Step) -> Jet:
-    return _index(step, scale(step.jet(), -1.0))
 
 
 def softmax_over(jet: Jet, dim: int) -> Jet:
@@ -211,22 +184,9 @@ def log_softmax_over(jet: Jet, dim: int) -> Jet:
     return difference(gap, _log_total(weights, doubt, floor, dim))
 
 
-@jet_rule("logsumexp")
-def _logsumexp(step: Step) -> Jet:
-    jet, dims = step.jet(), _axes(step)
-    for dim in dims if jet.ndim else ():
-        jet = log_sum_exp(jet, dim)
-    return _squeezed(jet, dims, step.attributes["keepdim"])
-
-
 @jet_rule("softmax")
 def _softmax(step: Step) -> Jet:
     return softmax_over(step.jet(), step.attributes["dim"]) if step.jet().ndim else constant(torch.ones(()))
-
-
-@jet_rule("log_softmax")
-def _log_softmax(step: Step) -> Jet:
-    return log_softmax_over(step.jet(), step.attributes["dim"])
 
 
 @jet_rule("norm")
@@ -260,16 +220,13 @@ def _cumsum(step: Step) -> Jet:
     return replace(result, errors=result.errors + rounding)
 
 
+@jet_rule("any", "all")
 def _quantified(step: Step) -> Jet:
     jet, dims = step.jet(), _axes(step)
     doubt = jet.full_floor() > -INF
     if jet.ndim:
         doubt = doubt.to(torch.uint8).amax(dims, keepdim=step.attributes["keepdim"]).bool()
     return truth(step.compute(jet.at(0.0)), doubt)
-
-
-for _name in ("any", "all"):
-    register_jet_rule(_name, _quantified)
 
 
 def _ordered(jet: Jet, dim: int, *, descending: bool) -> tuple[Jet, Tensor, Tensor]:
@@ -314,11 +271,6 @@ def _sort(step: Step) -> tuple[Jet, ...]:
     return arranged, truth(order, doubt)
 
 
-@jet_rule("argsort")
-def _argsort(step: Step) -> Jet:
-    return _sort(step)[1]
-
-
 @jet_rule("topk")
 def _topk(step: Step) -> tuple[Jet, ...]:
     dim, count = step.attributes["dim"], step.attributes["k"]
@@ -326,6 +278,7 @@ def _topk(step: Step) -> tuple[Jet, ...]:
     return take(arranged, dim, 0, count), take(truth(order, doubt), dim, 0, count)
 
 
+@jet_rule("kthvalue", "median")
 def _statistic(step: Step) -> tuple[Jet, ...]:
     """The k-th smallest entry, or the lower median."""
     dim, jet = step.attributes["dim"], step.jet()
@@ -335,5 +288,17 @@ def _statistic(step: Step) -> tuple[Jet, ...]:
     return tuple(_squeezed(part, (dim,), step.attributes["keepdim"]) for part in pair)
 
 
-for _name in ("kthvalue", "median"):
-    register_jet_rule(_name, _statistic)
+_SHORT: dict[str, JetRule] = {
+    "sum": lambda step: sum_over(_typed(step), _axes(step), keepdim=step.attributes["keepdim"]),
+    "mean": lambda step: mean_over(step.jet(), _axes(step), keepdim=step.attributes["keepdim"]),
+    "amax": lambda step: _one_by_one(step, step.jet(), maximum_over),
+    "amin": lambda step: scale(_one_by_one(step, scale(step.jet(), -1.0), maximum_over), -1.0),
+    "argmax": lambda step: _index(step, step.jet()),
+    "argmin": lambda step: _index(step, scale(step.jet(), -1.0)),
+    "logsumexp": lambda step: _one_by_one(step, step.jet(), log_sum_exp),
+    "log_softmax": lambda step: log_softmax_over(step.jet(), step.attributes["dim"]),
+    "argsort": lambda step: _sort(step)[1],
+}
+"""Rules that are one expression."""
+for _name, _short in _SHORT.items():
+    jet_rule(_name)(_short)

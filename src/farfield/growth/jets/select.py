@@ -70,6 +70,7 @@ def _masked_fill(step: Step) -> Jet:
     return choose(step.jet(1), step.operand(2, "value"), step.jet(0))
 
 
+@jet_rule("tril", "triu")
 def _triangle(step: Step) -> JetValue:
     jet = step.jet(0)
     result = moved(step, [jet])
@@ -79,19 +80,7 @@ def _triangle(step: Step) -> JetValue:
     return Jet(result.powers, result.values, result.errors, torch.where(inside, jet.full_floor(), -INF))
 
 
-for _name in ("tril", "triu"):
-    register_jet_rule(_name, _triangle)
-
-
-def _logic(step: Step) -> Jet:
-    jets = [step.jet(i) for i in range(len(step.operands)) if step.present(i)]
-    floors = torch.broadcast_tensors(*(jet.full_floor() for jet in jets))
-    doubt = torch.stack(list(floors)).amax(0) > -INF
-    tensors = [step.jet(i).at(0.0) if step.present(i) else None for i in range(len(step.operands))]
-    return truth(step.compute(*tensors), doubt)
-
-
-for _name in [
+@jet_rule(
     "logical_not",
     "logical_and",
     "logical_or",
@@ -100,8 +89,13 @@ for _name in [
     "bitwise_and",
     "bitwise_or",
     "bitwise_xor",
-]:
-    register_jet_rule(_name, _logic)
+)
+def _logic(step: Step) -> Jet:
+    jets = [step.jet(i) for i in range(len(step.operands)) if step.present(i)]
+    floors = torch.broadcast_tensors(*(jet.full_floor() for jet in jets))
+    doubt = torch.stack(list(floors)).amax(0) > -INF
+    tensors = [step.jet(i).at(0.0) if step.present(i) else None for i in range(len(step.operands))]
+    return truth(step.compute(*tensors), doubt)
 
 
 @jet_rule("nan_to_num")

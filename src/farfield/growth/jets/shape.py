@@ -52,12 +52,9 @@ def moved(step: Step, jets: Sequence[Jet], rest: Sequence[Tensor | None] = ()) -
     )
 
 
+@jet_rule("slice_scatter", "select_scatter")
 def _join(step: Step) -> JetValue:
     return moved(step, [step.jet(i) for i in range(len(step.operands))])
-
-
-for _name in ("slice_scatter", "select_scatter"):
-    register_jet_rule(_name, _join)
 
 
 @jet_rule("copy")

@@ -24,7 +24,7 @@ from farfield.growth._extent import (
     widened,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, SINGULAR
-from farfield.growth._registry import Site, growth_rule
+from farfield.growth._registry import GrowthRule, Site, growth_rule
 from farfield.growth.rules.transcendental import exponential, logarithm, rooted
 
 __all__ = ["larger", "raised", "smaller", "symmetric"]
@@ -215,16 +215,6 @@ def _pow(site: Site) -> Extent:
     )
 
 
-@growth_rule("maximum")
-def _maximum(site: Site) -> Extent:
-    return larger(site.operand(0, "input"), site.operand(1, "other"))
-
-
-@growth_rule("minimum")
-def _minimum(site: Site) -> Extent:
-    return smaller(site.operand(0, "input"), site.operand(1, "other"))
-
-
 @growth_rule("clamp")
 def _clamp(site: Site) -> Extent:
     value = site.extent(0)
@@ -234,16 +224,7 @@ def _clamp(site: Site) -> Extent:
     return value
 
 
-@growth_rule("fmod")
-def _fmod(site: Site) -> Extent:
-    return _modulo(site)
-
-
-@growth_rule("remainder")
-def _remainder(site: Site) -> Extent:
-    return _modulo(site)
-
-
+@growth_rule("fmod", "remainder")
 def _modulo(site: Site) -> Extent:
     first, other = site.operand(0, "input"), site.operand(1, "other")
     if first.rate == SINGULAR or other.rate == SINGULAR:
@@ -264,21 +245,6 @@ def _lerp(site: Site) -> Extent | None:
     return None  # its composition
 
 
-@growth_rule("neg")
-def _neg(site: Site) -> Extent:
-    return negate(site.extent(0))
-
-
-@growth_rule("square")
-def _square(site: Site) -> Extent:
-    return square(site.extent(0))
-
-
-@growth_rule("reciprocal")
-def _reciprocal(site: Site) -> Extent:
-    return reciprocal(site.extent(0), site.name)
-
-
 @growth_rule("abs")
 def _abs(site: Site) -> Extent:
     value = site.extent(0)
@@ -286,3 +252,15 @@ def _abs(site: Site) -> Extent:
         size = widened(value.magnitude * math.sqrt(2.0), up=True)
         return inherit(Extent(min(value.rate, BOUNDED), value.rate, 0.0, size), value)
     return replace(larger(value, negate(value)), lo=value.gap, gap=value.gap)
+
+
+_SHORT: dict[str, GrowthRule] = {
+    "maximum": lambda site: larger(site.operand(0, "input"), site.operand(1, "other")),
+    "minimum": lambda site: smaller(site.operand(0, "input"), site.operand(1, "other")),
+    "neg": lambda site: negate(site.extent(0)),
+    "square": lambda site: square(site.extent(0)),
+    "reciprocal": lambda site: reciprocal(site.extent(0), site.name),
+}
+"""Rules that are one expression."""
+for _name, _short in _SHORT.items():
+    growth_rule(_name)(_short)

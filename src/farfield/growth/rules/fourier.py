@@ -6,12 +6,13 @@ import math
 
 from farfield.growth._extent import Extent, inherit, join, undefined
 from farfield.growth._rate import SINGULAR
-from farfield.growth._registry import GROWTH_RULES, Site, growth_rule, size_of
+from farfield.growth._registry import Site, growth_rule, size_of
 from farfield.growth.rules.arithmetic import symmetric
 
 __all__: list[str] = []
 
 
+@growth_rule("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft")
 def _transform(site: Site) -> Extent:
     x = site.extent(0)
     if x.rate == SINGULAR:
@@ -33,16 +34,9 @@ def _transform(site: Site) -> Extent:
     return symmetric(x, math.sqrt(2.0) * factor * (1.0 + 1e-12))
 
 
-for _name in ("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft"):
-    GROWTH_RULES.register(_name, _transform)
-
-
+@growth_rule("imag", "conj")
 def _part(site: Site) -> Extent:
     return symmetric(site.extent(0))
-
-
-for _name in ("imag", "conj"):
-    GROWTH_RULES.register(_name, _part)
 
 
 @growth_rule("complex")

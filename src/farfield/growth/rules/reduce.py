@@ -18,7 +18,7 @@ from farfield.growth._extent import (
     widened,
 )
 from farfield.growth._rate import BOUNDED, CONSTANT, EXPONENTIAL, SINGULAR
-from farfield.growth._registry import GROWTH_RULES, Site, growth_rule
+from farfield.growth._registry import Site, growth_rule
 
 __all__ = ["repeated_product", "total"]
 
@@ -112,26 +112,12 @@ def _cumprod(site: Site) -> Extent:
     return join(products, x)
 
 
-@growth_rule("amax")
-def _amax(site: Site) -> Extent:
+@growth_rule("amax", "amin")
+def _extreme(site: Site) -> Extent:
     return site.extent(0)
 
 
-@growth_rule("amin")
-def _amin(site: Site) -> Extent:
-    return site.extent(0)
-
-
-@growth_rule("logsumexp")
-def _logsumexp(site: Site) -> Extent:
-    return _log_of_sum(site)
-
-
-@growth_rule("logcumsumexp")
-def _logcumsumexp(site: Site) -> Extent:
-    return _log_of_sum(site)
-
-
+@growth_rule("logsumexp", "logcumsumexp")
 def _log_of_sum(site: Site) -> Extent:
     """Between the largest entry and the largest entry + ln n."""
     x, count = site.extent(0), _count(site)
@@ -166,6 +152,7 @@ def _cumsum(site: Site) -> Extent:
     return join(partial, x)
 
 
+@growth_rule("argmax", "argmin", "argsort")
 def _indices(site: Site) -> Extent:
     dim = site.attributes.get("dim")
     producer = site.producers[0]
@@ -174,13 +161,6 @@ def _indices(site: Site) -> Extent:
     return interval(0.0, max(count - 1.0, 0.0), site.extent(0))
 
 
-for _name in ("argmax", "argmin", "argsort"):
-    GROWTH_RULES.register(_name, _indices)
-
-
+@growth_rule("topk", "sort", "kthvalue", "median", "cummax", "cummin")
 def _values_and_indices(site: Site) -> tuple[Extent, ...]:
     return site.extent(0), _indices(site)
-
-
-for _name in ("topk", "sort", "kthvalue", "median", "cummax", "cummin"):
-    GROWTH_RULES.register(_name, _values_and_indices)

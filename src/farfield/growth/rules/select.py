@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
+from farfield.graph import Node
 from farfield.growth._extent import Extent, decided, inherit, join, truth
 from farfield.growth._rate import BOUNDED
-from farfield.growth._registry import GROWTH_RULES, Site, growth_rule
+from farfield.growth._registry import Site, growth_rule
 
-__all__: list[str] = []
+__all__ = ["branch_limits"]
 
 
 @growth_rule("where")
@@ -19,38 +22,37 @@ def _where(site: Site) -> Extent:
     yes, no = site.operand(1, "input"), site.operand(2, "other")
     if (answer := truth(site.extent(0))) is not None:
         return inherit(yes if answer else no, site.extent(0))
-    condition = site.producers[0]
-    if condition is not None and condition.op in ("gt", "ge", "lt", "le"):
-        limit, subject = condition.attributes.get("other"), condition.inputs[0]
-        if isinstance(limit, int | float) and subject is not None and condition.inputs[1] is None:
-            rising = condition.op in ("gt", "ge")
-            yes = _restricted(site, 1, yes, subject, float(limit), keep_above=rising)
-            no = _restricted(site, 2, no, subject, float(limit), keep_above=not rising)
+    limits = branch_limits(site.node, site.producers[0], site.lookup)
+    yes, no = (_cut(v, *ends) for v, ends in zip((yes, no), limits, strict=True))
     result = inherit(join(yes, no), site.extent(0))
     if result.constant and not site.extent(0).constant and result.lo != result.hi:
         result = replace(result, lower=max(result.lower, BOUNDED), upper=max(result.upper, BOUNDED))
     return result
 
 
-def _restricted(
-    site: Site, index: int, value: Extent, subject: str, limit: float, *, keep_above: bool
-) -> Extent:
-    """A branch given that the compared node (the branch itself, or its absolute value) lies beyond the limit."""
-    branch = site.node.inputs[index]
-    if branch is None:
-        return value
-    if branch == subject:
-        return _cut(value, limit, keep_above=keep_above)
-    size = site.lookup(subject)
-    if size.op == "abs" and size.inputs[0] == branch and not keep_above and limit >= 0.0:
-        return _cut(_cut(value, limit, keep_above=False), -limit, keep_above=True)
-    return value
+def branch_limits(
+    node: Node, condition: Node | None, lookup: Callable[[str], Node]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Between which numbers either branch of a ``where`` lies if its condition compares it, or its size, with one."""
+    free = (-math.inf, math.inf)
+    if condition is None or condition.op not in ("gt", "ge", "lt", "le"):
+        return free, free
+    limit, subject = condition.attributes.get("other"), condition.inputs[0]
+    if not isinstance(limit, int | float) or subject is None or condition.inputs[1] is not None:
+        return free, free
+    rising, compared = condition.op in ("gt", "ge"), lookup(subject)
+
+    def of(branch: str | None, above: bool) -> tuple[float, float]:
+        if branch == subject:
+            return (float(limit), math.inf) if above else (-math.inf, float(limit))
+        size_of_it = branch is not None and compared.op == "abs" and compared.inputs[0] == branch
+        return (-float(limit), float(limit)) if size_of_it and not above and limit >= 0.0 else free
+
+    return of(node.inputs[1], rising), of(node.inputs[2], not rising)
 
 
-def _cut(value: Extent, limit: float, *, keep_above: bool) -> Extent:
-    if keep_above:
-        return replace(value, lo=max(value.lo, float(limit)), hi=max(value.hi, float(limit)))
-    return replace(value, hi=min(value.hi, float(limit)), lo=min(value.lo, float(limit)))
+def _cut(value: Extent, lo: float, hi: float) -> Extent:
+    return replace(value, lo=min(max(value.lo, lo), hi), hi=max(min(value.hi, hi), lo))
 
 
 @growth_rule("masked_fill")
@@ -68,6 +70,7 @@ def _not_finite(site: Site) -> Extent:
     return decided(False if x.known else None, x)
 
 
+@growth_rule(*(f"{kind}_{name}" for kind in ("bitwise", "logical") for name in ("not", "and", "or", "xor")))
 def _bits(site: Site) -> Extent:
     """Logic on booleans; on integers the result is at most about as long as the longer operand."""
     operands, op = site.everything(), site.node.op
@@ -85,11 +88,6 @@ def _bits(site: Site) -> Extent:
     else:
         answer = truths[0] != truths[1] if op.endswith("xor") else not decisive
     return decided(answer, *operands)
-
-
-for _kind in ("bitwise", "logical"):
-    for _name in ("not", "and", "or", "xor"):
-        GROWTH_RULES.register(f"{_kind}_{_name}", _bits)
 
 
 @growth_rule("any", "all")

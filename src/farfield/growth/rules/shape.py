@@ -6,17 +6,14 @@ import math
 
 from farfield.growth._extent import ZERO, Extent, add, inherit, interval, join, scale, stretch, undefined
 from farfield.growth._rate import CONSTANT
-from farfield.growth._registry import GROWTH_RULES, Claim, Site, growth_rule, number, size_of
+from farfield.growth._registry import Claim, Site, growth_rule, number, size_of
 
 __all__: list[str] = []
 
 
+@growth_rule("cast", "max_pool", "adaptive_max_pool", "view_as_real", "view_as_complex", "real")
 def _same(site: Site) -> Extent:
     return site.extent(0)
-
-
-for _name in ("cast", "max_pool", "adaptive_max_pool", "view_as_real", "view_as_complex", "real"):
-    GROWTH_RULES.register(_name, _same)
 
 
 @growth_rule("aten.slice.Tensor", "aten.split_with_sizes.default")
@@ -34,12 +31,9 @@ def _whole_quotient(site: Site) -> Extent:
     return inherit(Extent(CONSTANT, CONSTANT), *parts)
 
 
+@growth_rule("slice_scatter", "select_scatter")
 def _one_of_all(site: Site) -> Extent:
     return join(*site.everything())
-
-
-for _name in ("slice_scatter", "select_scatter"):
-    GROWTH_RULES.register(_name, _one_of_all)
 
 
 @growth_rule("getitem")

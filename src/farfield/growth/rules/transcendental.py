@@ -71,26 +71,6 @@ def rooted(value: Extent, node: str) -> Extent:
     return inherit(Extent(least, upper, widened(math.sqrt(value.lo), up=False), hi), value)
 
 
-def monotone(
-    value: Extent,
-    function: Callable[[torch.Tensor], torch.Tensor],
-    *,
-    lower: Rate | None = None,
-    upper: Rate | None = None,
-) -> Extent:
-    """An increasing f with the given rates on its sides; the interval is mapped through f."""
-    least = CONSTANT if value.constant else BOUNDED
-
-    def at(number: float, *, up: bool) -> float:
-        if math.isinf(number):
-            return number
-        return widened(float(function(torch.tensor(number, dtype=torch.float64))), up=up)
-
-    low_rate = max(least, lower if lower is not None else BOUNDED) if not value.constant else CONSTANT
-    up_rate = max(least, upper if upper is not None else BOUNDED) if not value.constant else CONSTANT
-    return inherit(Extent(low_rate, up_rate, at(value.lo, up=False), at(value.hi, up=True)), value)
-
-
 @growth_rule("sqrt")
 def _sqrt(site: Site) -> Extent:
     return rooted(site.extent(0), site.name)
@@ -133,12 +113,6 @@ def _log(site: Site) -> Extent:
     return logarithm(site.extent(0), site.name)
 
 
-@growth_rule("sinh")
-def _sinh(site: Site) -> Extent:
-    x = site.extent(0)
-    return monotone(x, torch.sinh, lower=x.lower.exponential(), upper=x.upper.exponential())
-
-
 @growth_rule("cosh")
 def _cosh(site: Site) -> Extent:
     x = site.extent(0)
@@ -148,61 +122,21 @@ def _cosh(site: Site) -> Extent:
     return inherit(Extent(least, max(least, x.rate.exponential()), 1.0, hi), x)
 
 
-@growth_rule("asinh")
-def _asinh(site: Site) -> Extent:
-    x = site.extent(0)
-    return monotone(x, torch.asinh, lower=x.lower.logarithm(), upper=x.upper.logarithm())
-
-
-@growth_rule("acosh")
-def _acosh(site: Site) -> Extent:
-    x = site.extent(0)
-    if x.lo < 1.0:
-        return undefined(site.name, "arcosh of a number that may be below 1", x)
-    return monotone(x, torch.acosh, upper=x.upper.logarithm())
-
-
-def _inside_unit(
-    site: Site, function: Callable[[torch.Tensor], torch.Tensor], limit: float, what: str
-) -> Extent:
-    x = site.extent(0)
-    if x.lo < -limit or x.hi > limit:
-        return undefined(site.name, f"{what} of a number only known to lie in [{x.lo:.4g}, {x.hi:.4g}]", x)
-    return monotone(x, function)
-
-
-@growth_rule("asin")
-def _asin(site: Site) -> Extent:
-    return _inside_unit(site, torch.asin, 1.0, "arcsin")
-
-
-@growth_rule("acos")
-def _acos(site: Site) -> Extent:
-    x = site.extent(0)
-    if x.lo < -1.0 or x.hi > 1.0:
-        return undefined(site.name, f"arccos of a number only known to lie in [{x.lo:.4g}, {x.hi:.4g}]", x)
-    return interval(0.0, widened(math.pi, up=True), x)
-
-
-@growth_rule("atanh")
-def _atanh(site: Site) -> Extent:
-    x = site.extent(0)
-    if x.lo <= -1.0 or x.hi >= 1.0:
-        return undefined(site.name, "artanh of a number that may reach ±1", x)
-    return monotone(x, torch.atanh)
-
-
-@growth_rule("erfinv")
-def _erfinv(site: Site) -> Extent:
-    x = site.extent(0)
-    if x.lo <= -1.0 or x.hi >= 1.0:
-        return undefined(site.name, "erf⁻¹ of a number that may reach ±1", x)
-    return monotone(x, torch.erfinv)
+def _rising(value: Extent, function: Callable[[torch.Tensor], torch.Tensor], upper: Rate = BOUNDED) -> Extent:
+    """An increasing function, bounded below: the interval is mapped through it."""
+    ends = [float(function(torch.tensor(end, dtype=torch.float64))) for end in (value.lo, value.hi)]
+    least = CONSTANT if value.constant else BOUNDED
+    claim = Extent(least, max(least, upper), widened(ends[0], up=False), widened(ends[1], up=True))
+    return inherit(claim, value)
 
 
 @growth_rule("tan")
 def _tan(site: Site) -> Extent:
-    return _inside_unit(site, torch.tan, 1.57, "tan, which has poles at ±π/2,")
+    x = site.extent(0)
+    if x.lo < -1.57 or x.hi > 1.57:
+        what = "tan, which has poles at ±π/2, of a number"
+        return undefined(site.name, f"{what} only known to lie in [{x.lo:.4g}, {x.hi:.4g}]", x)
+    return _rising(x, torch.tan)
 
 
 @growth_rule("lgamma")
@@ -226,4 +160,4 @@ def _digamma(site: Site) -> Extent:
     x = site.extent(0)
     if x.lo <= 0.0:
         return undefined(site.name, "Γ′/Γ of a number that may reach a pole at 0 or below", x)
-    return monotone(x, torch.digamma, upper=x.upper.logarithm())
+    return _rising(x, torch.digamma, x.upper.logarithm())

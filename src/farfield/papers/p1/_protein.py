@@ -41,14 +41,10 @@ def _robust(x: Tensor) -> tuple[Tensor, Tensor]:
     return middle, high - low
 
 
-def _minmax(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x.amin(0), x.amax(0) - x.amin(0)
-
-
 SCALINGS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     "standard": _standard,
     "robust": _robust,
-    "minmax": _minmax,
+    "minmax": lambda x: (x.amin(0), x.amax(0) - x.amin(0)),
     "none": lambda x: (torch.zeros_like(x[0]), torch.ones_like(x[0])),
 }
 """Name → offset and scale of every input, from the training rows: mean and standard deviation, median and

@@ -72,7 +72,7 @@ def run(
         precision=precision,  # type: ignore[arg-type]
     )  # fmt: skip
     total = len(activations) * (epochs + 1)
-    held_out = _split(data, compared, batches)
+    held_out = {n: list(data.held_out[: batches * n].split(n)) for n in compared}
     found, wide = [], {}
     for k, name in enumerate(activations):
         seeds = [1000 * seed + 100 * k + r for r in range(runs)]
@@ -112,10 +112,6 @@ def run(
             columns=2 * len(compared),
         ),
     )
-
-
-def _split(data: Images, compared: Sequence[int], batches: int) -> dict[int, list[Tensor]]:
-    return {n: list(data.held_out[: batches * n].split(n)) for n in compared}
 
 
 def _measured(models: Sequence[nn.Module], batches: dict[int, list[Tensor]]) -> Measured:

@@ -13,23 +13,10 @@ from farfield.gaussian import isometry_strength
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.report import Table
 
-
-def _exp(a: float) -> float:
-    return 2.0 - a * a / math.expm1(a * a)
-
-
-def _sin(a: float) -> float:
-    return 2.0 - a * a / math.sinh(a * a)
-
-
-def _relu(a: float) -> float:
-    return (3.0 * math.pi - 4.0) / (2.0 * math.pi - 2.0)
-
-
 FORMS: Final[dict[str, tuple[str, Callable[[float], float]]]] = {
-    "exp": ("2 − α²/(exp(α²) − 1)", _exp),
-    "sin": ("2 − α²/sinh(α²)", _sin),
-    "relu": ("(3π − 4)/(2π − 2), every α", _relu),
+    "exp": ("2 − α²/(exp(α²) − 1)", lambda a: 2.0 - a * a / math.expm1(a * a)),
+    "sin": ("2 − α²/sinh(α²)", lambda a: 2.0 - a * a / math.sinh(a * a)),
+    "relu": ("(3π − 4)/(2π − 2), every α", lambda a: (3.0 * math.pi - 4.0) / (2.0 * math.pi - 2.0)),
 }
 
 

@@ -1,7 +1,7 @@
 """Interval rules, one operator family per file.
 
 Holds: for each operator, where each entry of its value lies, given where its operands' entries lie.
-May import: certify.intervals, gaussian, graph.
+May import: certify.intervals, gaussian, graph, growth.
 Never: looks at a whole program.
 """
 

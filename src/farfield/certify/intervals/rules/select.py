@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from farfield.certify.intervals._interval import Interval, hull, point, spread, unbounded
 from farfield.certify.intervals._registry import Place, interval_rule
+from farfield.growth.rules.select import branch_limits
 
 __all__: list[str] = []
 
@@ -110,28 +109,9 @@ def _chosen(condition: Interval, yes: Interval, no: Interval) -> Interval:
 def _where(place: Place) -> Interval:
     """The branch taken; one whose own value (or size) the condition compares with a number is cut at that number."""
     yes, no = place.operand(1, "input"), place.operand(2, "other")
-    condition = place.producers[0]
-    if condition is not None and condition.op in ("gt", "ge", "lt", "le"):
-        limit, subject = condition.attributes.get("other"), condition.inputs[0]
-        if isinstance(limit, int | float) and subject is not None and condition.inputs[1] is None:
-            rising = condition.op in ("gt", "ge")
-            yes = _restricted(place, 1, yes, subject, float(limit), above=rising)
-            no = _restricted(place, 2, no, subject, float(limit), above=not rising)
+    limits = branch_limits(place.node, place.producers[0], place.lookup)
+    yes, no = (_cut(v, *ends) for v, ends in zip((yes, no), limits, strict=True))
     return _chosen(place.interval(0), yes, no)
-
-
-def _restricted(
-    place: Place, index: int, value: Interval, subject: str, limit: float, *, above: bool
-) -> Interval:
-    branch = place.node.inputs[index]
-    if branch is None:
-        return value
-    if branch == subject:
-        return _cut(value, limit if above else -math.inf, math.inf if above else limit)
-    size = place.lookup(subject)
-    if size.op == "abs" and size.inputs[0] == branch and not above and limit >= 0.0:
-        return _cut(value, -limit, limit)
-    return value
 
 
 def _cut(value: Interval, lo: float, hi: float) -> Interval:

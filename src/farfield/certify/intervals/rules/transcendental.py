@@ -10,6 +10,8 @@ from torch import Tensor
 
 from farfield.certify.intervals._interval import Interval, divide, down, point, up, widen
 from farfield.certify.intervals._registry import Place, interval_rule, register_interval_rule
+from farfield.graph import describe
+from farfield.graph.operators._facts import Domain
 
 __all__ = ["root"]
 
@@ -41,39 +43,23 @@ def _inside(
     return x
 
 
-def _increasing(
-    name: str,
-    function: Callable[[Tensor], Tensor],
-    lo: float = -INF,
-    hi: float = INF,
-    *,
-    least: float = -INF,
-    open_domain: bool = False,
-    margin: float = 0.0,
-) -> None:
-    """Register an increasing function with its domain, its least value and an absolute margin near its zeros."""
-
-    def rule(place: Place) -> Interval:
-        x = place.interval(0)
-        if math.isfinite(lo) or math.isfinite(hi):
-            ends = not open_domain
-            x = _inside(place, lo, hi, closed_below=ends, closed_above=ends or math.isinf(hi))
-        result = widen(function(x.lo), function(x.hi), absolute=margin or 2.0**-1022)
-        return Interval(result.lo.clamp_min(least), result.hi)
-
-    register_interval_rule(name, rule)
+@interval_rule("exp", "exp2", "expm1", "log1p", "sinh", "asinh", "asin", "acos", "atanh", "erfinv")
+def _monotone(place: Place, absolute: float = 2.0**-1022) -> Interval:
+    """A monotone function between its values at the ends; the absolute margin counts near its zeros."""
+    facts = describe(place.node)
+    domain = facts.domain or Domain()
+    closed = not domain.open
+    x = _inside(
+        place, domain.low, domain.high, closed_below=closed, closed_above=closed or math.isinf(domain.high)
+    )
+    first, last = (x.lo, x.hi) if facts.monotone[0] > 0 else (x.hi, x.lo)
+    result = widen(place.compute(first), place.compute(last), absolute=absolute)
+    return Interval(result.lo.clamp_min(facts.range[0]), result.hi)
 
 
-_increasing("exp", torch.exp, least=0.0)
-_increasing("exp2", torch.exp2, least=0.0)
-_increasing("expm1", torch.expm1, least=-1.0)
-_increasing("log1p", torch.log1p, -1.0, INF, open_domain=True)
-_increasing("sinh", torch.sinh)
-_increasing("asinh", torch.asinh)
-_increasing("acosh", torch.acosh, 1.0, INF, least=0.0, margin=2.0**-50)
-_increasing("asin", torch.asin, -1.0, 1.0)
-_increasing("atanh", torch.atanh, -1.0, 1.0, open_domain=True)
-_increasing("erfinv", torch.erfinv, -1.0, 1.0, open_domain=True)
+@interval_rule("acosh")
+def _acosh(place: Place) -> Interval:
+    return _monotone(place, 2.0**-50)
 
 
 def _logarithm(function: Callable[[Tensor], Tensor]) -> Callable[[Place], Interval]:
@@ -109,13 +95,6 @@ def _cosh(place: Place) -> Interval:
     x = place.interval(0)
     result = widen(torch.cosh(x.mignitude), torch.cosh(x.magnitude))
     return Interval(result.lo.clamp_min(1.0), result.hi)
-
-
-@interval_rule("acos")
-def _acos(place: Place) -> Interval:
-    x = _inside(place, -1.0, 1.0)
-    result = widen(torch.acos(x.hi), torch.acos(x.lo))
-    return Interval(result.lo.clamp_min(0.0), result.hi)
 
 
 def _holds_multiple(x: Interval, offset: float, period: float) -> Tensor:

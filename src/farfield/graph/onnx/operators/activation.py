@@ -9,36 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from farfield.graph.onnx._table import onnx_operator
+from farfield.graph.onnx._table import OnnxFunction, onnx_operator
 from farfield.graph.onnx._values import Arguments, UnsupportedOnnxError
 
 __all__: list[str] = []
-
-
-@onnx_operator("Relu")
-def _relu(a: Arguments) -> Any:
-    return torch.relu(a.tensor(0))
-
-
-@onnx_operator("LeakyRelu")
-def _leaky_relu(a: Arguments) -> Any:
-    return F.leaky_relu(a.tensor(0), a.attribute("alpha", 0.01))
 
 
 @onnx_operator("PRelu")
 def _prelu(a: Arguments) -> Any:
     x, slope = a.tensor(0), a.tensor(1)
     return torch.where(x < 0, x * slope, x)
-
-
-@onnx_operator("Elu")
-def _elu(a: Arguments) -> Any:
-    return F.elu(a.tensor(0), a.attribute("alpha", 1.0))
-
-
-@onnx_operator("Celu")
-def _celu(a: Arguments) -> Any:
-    return F.celu(a.tensor(0), a.attribute("alpha", 1.0))
 
 
 @onnx_operator("Selu")
@@ -57,24 +37,9 @@ def _softplus(a: Arguments) -> Any:
     return F.softplus(x) if x.dtype != torch.float64 else torch.logaddexp(x, torch.zeros((), dtype=x.dtype))
 
 
-@onnx_operator("Softsign")
-def _softsign(a: Arguments) -> Any:
-    return F.softsign(a.tensor(0))
-
-
 @onnx_operator("HardSigmoid")
 def _hard_sigmoid(a: Arguments) -> Any:
     return torch.clamp(a.attribute("alpha", 0.2) * a.tensor(0) + a.attribute("beta", 0.5), 0.0, 1.0)
-
-
-@onnx_operator("HardSwish")
-def _hard_swish(a: Arguments) -> Any:
-    return F.hardswish(a.tensor(0))
-
-
-@onnx_operator("Mish")
-def _mish(a: Arguments) -> Any:
-    return F.mish(a.tensor(0))
 
 
 @onnx_operator("Swish")
@@ -100,11 +65,6 @@ def _shrink(a: Arguments) -> Any:
     x, bias, lambd = a.tensor(0), a.attribute("bias", 0.0), a.attribute("lambd", 0.5)
     zero = torch.zeros_like(x)
     return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, zero))
-
-
-@onnx_operator("Gelu")
-def _gelu(a: Arguments) -> Any:
-    return F.gelu(a.tensor(0), approximate=a.attribute("approximate", "none"))
 
 
 @onnx_operator("Gelu", domain="com.microsoft")
@@ -135,21 +95,6 @@ def _largest_only(x: Tensor, axis: int) -> Tensor:
     return F.one_hot(torch.argmax(x, axis), x.shape[axis]).movedim(-1, axis).to(x.dtype)
 
 
-@onnx_operator("Softmax")
-def _softmax(a: Arguments) -> Any:
-    return _along(a, torch.softmax)
-
-
-@onnx_operator("LogSoftmax")
-def _log_softmax(a: Arguments) -> Any:
-    return _along(a, torch.log_softmax)
-
-
-@onnx_operator("Hardmax")
-def _hardmax(a: Arguments) -> Any:
-    return _along(a, _largest_only)
-
-
 @onnx_operator("Dropout")
 def _dropout(a: Arguments) -> Any:
     x = a.tensor(0)
@@ -157,3 +102,21 @@ def _dropout(a: Arguments) -> Any:
     if a.has(2) and (training is None or bool(training.reshape(-1)[0])):
         raise UnsupportedOnnxError("Dropout is in training mode, so the output is random")
     return (x, torch.ones_like(x, dtype=torch.bool)) if a.outputs > 1 else x
+
+
+_SHORT: dict[str, OnnxFunction] = {
+    "Relu": lambda a: torch.relu(a.tensor(0)),
+    "LeakyRelu": lambda a: F.leaky_relu(a.tensor(0), a.attribute("alpha", 0.01)),
+    "Elu": lambda a: F.elu(a.tensor(0), a.attribute("alpha", 1.0)),
+    "Celu": lambda a: F.celu(a.tensor(0), a.attribute("alpha", 1.0)),
+    "Softsign": lambda a: F.softsign(a.tensor(0)),
+    "HardSwish": lambda a: F.hardswish(a.tensor(0)),
+    "Mish": lambda a: F.mish(a.tensor(0)),
+    "Gelu": lambda a: F.gelu(a.tensor(0), approximate=a.attribute("approximate", "none")),
+    "Softmax": lambda a: _along(a, torch.softmax),
+    "LogSoftmax": lambda a: _along(a, torch.log_softmax),
+    "Hardmax": lambda a: _along(a, _largest_only),
+}
+"""Operators that are one expression."""
+for _name, _short in _SHORT.items():
+    onnx_operator(_name)(_short)
