@@ -24,6 +24,7 @@ __all__ = [
     "Sample",
     "Target",
     "Value",
+    "calling",
     "find_operator",
     "operand",
     "operator",
@@ -300,6 +301,11 @@ def required(tensors: Sequence[Any], index: int) -> Any:
     if value is None:
         raise InvalidValueError(f"Tensor argument {index} is required and absent.")
     return value
+
+
+def calling(function: Callable[..., Any], *names: str) -> Callable[[Node, Sequence[Any]], Any]:
+    """What computes ``function(*operands, *attributes)``, the attributes by these names."""
+    return lambda node, tensors: function(*tensors, *(node.attributes[name] for name in names))
 
 
 def operand(node: Node, tensors: Sequence[Any], index: int, name: str) -> Any:

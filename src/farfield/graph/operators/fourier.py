@@ -11,7 +11,7 @@ import torch
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import all_axes, complex_, example, real
 from farfield.graph.operators._facts import Facts
-from farfield.graph.operators._registry import Binding, Call, Operator, Target
+from farfield.graph.operators._registry import Binding, Call, Operator, Target, calling
 
 __all__ = ["OPERATORS"]
 
@@ -114,10 +114,6 @@ def _simple(
     )
 
 
-def _complex(node: Node, tensors: Sequence[Any]) -> Any:
-    return torch.complex(tensors[0], tensors[1])
-
-
 def _polar(node: Node, tensors: Sequence[Any]) -> Any:
     return torch.polar(tensors[0], tensors[1])
 
@@ -194,7 +190,7 @@ OPERATORS = (
         "real + i · imag",
         ("real", "imag"),
         (Target("aten.complex.default"),),
-        _complex,
+        calling(torch.complex),
         (example(torch.complex, real(3), real(3)),),
         facts=Facts(linear=((0, 1),), complex=True),
     ),

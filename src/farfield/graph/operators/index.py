@@ -11,7 +11,7 @@ from torch import Tensor
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, boolean, example, integer, positive, real
 from farfield.graph.operators._facts import MOVES, TRUTH, Facts, when_floating
-from farfield.graph.operators._registry import Call, Operator, Target, operand
+from farfield.graph.operators._registry import Call, Operator, Target, calling, operand
 
 __all__ = ["OPERATORS"]
 
@@ -36,10 +36,6 @@ def _index_select(node: Node, tensors: Sequence[Any]) -> Any:
 
 def _gather(node: Node, tensors: Sequence[Any]) -> Any:
     return torch.gather(tensors[0], node.attributes["dim"], tensors[1])
-
-
-def _take(node: Node, tensors: Sequence[Any]) -> Any:
-    return torch.take(tensors[0], tensors[1])
 
 
 def _scatter(node: Node, tensors: Sequence[Any]) -> Any:
@@ -76,16 +72,8 @@ def _nonzero(node: Node, tensors: Sequence[Any]) -> Any:
     return torch.nonzero(tensors[0])
 
 
-def _masked_select(node: Node, tensors: Sequence[Any]) -> Any:
-    return torch.masked_select(tensors[0], tensors[1])
-
-
 def _item(node: Node, tensors: Sequence[Any]) -> Any:
     return tensors[0].reshape(())
-
-
-def _one_hot(node: Node, tensors: Sequence[Any]) -> Any:
-    return torch.nn.functional.one_hot(tensors[0], node.attributes["num_classes"])
 
 
 def _bucketize(node: Node, tensors: Sequence[Any]) -> Any:
@@ -185,7 +173,7 @@ READING = (
         "entries of the flattened input",
         ("input", "index"),
         (Target("aten.take.default"),),
-        _take,
+        calling(torch.take),
         (example(torch.take, real(2, 5), integer(10, 3)),),
         facts=MOVES,
     ),
@@ -204,7 +192,7 @@ READING = (
         "entries where mask holds, in a row; how many is known only when it runs",
         ("input", "mask"),
         (Target("aten.masked_select.default"),),
-        _masked_select,
+        calling(torch.masked_select),
         (example(torch.masked_select, real(4, 5), boolean(4, 5)),),
         facts=MOVES,
     ),
@@ -224,7 +212,7 @@ READING = (
         "1 at the index, 0 elsewhere, along a new last axis",
         ("input",),
         (Target("aten.one_hot.default"),),
-        _one_hot,
+        calling(torch.nn.functional.one_hot, "num_classes"),
         (example(lambda i: torch.nn.functional.one_hot(i, 5), integer(5, 4)),),
         facts=TRUTH,
     ),

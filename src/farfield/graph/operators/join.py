@@ -11,7 +11,7 @@ from torch.nn import functional
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, front, real
 from farfield.graph.operators._facts import MOVES, Facts, moves_all
-from farfield.graph.operators._registry import Call, Operator, Target
+from farfield.graph.operators._registry import Call, Operator, Target, calling
 
 __all__ = ["OPERATORS"]
 
@@ -43,10 +43,6 @@ def _chunk(node: Node, tensors: Sequence[Any]) -> Any:
     return torch.chunk(tensors[0], node.attributes["chunks"], node.attributes["dim"])
 
 
-def _unbind(node: Node, tensors: Sequence[Any]) -> Any:
-    return torch.unbind(tensors[0], node.attributes["dim"])
-
-
 def _getitem(node: Node, tensors: Sequence[Any]) -> Any:
     return tensors[0][node.attributes["index"]]
 
@@ -74,11 +70,6 @@ def _pad_facts(node: Node) -> Facts:
     return Facts(
         moves=not filled, fills=constant, linear=((0,),), monotone=(1,), complex=True, offsets=("value",)
     )
-
-
-def _diagonal(node: Node, tensors: Sequence[Any]) -> Any:
-    a = node.attributes
-    return torch.diagonal(tensors[0], a["offset"], a["dim1"], a["dim2"])
 
 
 _X = ("input",)
@@ -171,7 +162,7 @@ CUTTING = (
         "every slice along dim",
         _X,
         (Target("aten.unbind.int", binding(axis=("dim",))),),
-        _unbind,
+        calling(torch.unbind, "dim"),
         (example(lambda x: x.unbind(1)[1], real(2, 3)),),
         returns_tuple=True,
         facts=MOVES,
@@ -215,7 +206,7 @@ CUTTING = (
         "the diagonal at offset of the axes dim1 and dim2, as a new last axis",
         _X,
         (Target("aten.diagonal.default", binding(axis=("dim1", "dim2"))),),
-        _diagonal,
+        calling(torch.diagonal, "offset", "dim1", "dim2"),
         (example(lambda x: x.diagonal(1, -2, -1), real(2, 3, 4)),),
         facts=MOVES,
     ),

@@ -11,16 +11,12 @@ from torch.nn import functional
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, integer, real
 from farfield.graph.operators._facts import Facts, linear_in
-from farfield.graph.operators._registry import Call, Operator, Target
+from farfield.graph.operators._registry import Call, Operator, Target, calling
 
 __all__ = ["OPERATORS"]
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
-
-
-def _linear(node: Node, tensors: Sequence[Any]) -> Any:
-    return functional.linear(tensors[0], tensors[1], tensors[2])
 
 
 def _matmul(node: Node, tensors: Sequence[Any]) -> Any:
@@ -121,7 +117,7 @@ OPERATORS = (
         "input · weightᵀ + bias",
         _TENSORS,
         (Target("aten.linear.default"),),
-        _linear,
+        calling(functional.linear),
         (
             example(functional.linear, real(2, 3), real(4, 3), real(4)),
             example(functional.linear, real(2, 5, 3), real(4, 3)),

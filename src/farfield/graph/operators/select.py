@@ -12,7 +12,7 @@ from torch import Tensor
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, boolean, example, integer, real
 from farfield.graph.operators._facts import MOVES, TRUTH, Facts, when_floating
-from farfield.graph.operators._registry import Call, Operator, Target, operand
+from farfield.graph.operators._registry import Call, Operator, Target, calling, operand
 
 __all__ = ["OPERATORS"]
 
@@ -32,11 +32,6 @@ def _triangle(function: Callable[..., Any]) -> Callable[[Node, Sequence[Any]], A
         return function(tensors[0], node.attributes["diagonal"])
 
     return compute
-
-
-def _nan_to_num(node: Node, tensors: Sequence[Any]) -> Any:
-    a = node.attributes
-    return torch.nan_to_num(tensors[0], a["nan"], a["posinf"], a["neginf"])
 
 
 def _fill(call: Call) -> dict[str, Any]:
@@ -163,7 +158,7 @@ CHOICE = (
         "nan, posinf and neginf in the place of those three (the largest finite numbers where None)",
         ("input",),
         (Target("aten.nan_to_num.default", binding(compute=_fill)),),
-        _nan_to_num,
+        calling(torch.nan_to_num, "nan", "posinf", "neginf"),
         (example(lambda x: torch.nan_to_num(x.log(), nan=0.5, neginf=-3.0), real(3, 4)),),
         facts=Facts(entrywise=True),
     ),

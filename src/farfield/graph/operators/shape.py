@@ -12,7 +12,7 @@ from torch.nn import functional
 from farfield.graph._node import Node
 from farfield.graph.operators._bindings import binding, example, front, integer, real
 from farfield.graph.operators._facts import MOVES, RANDOM, Facts, when_floating
-from farfield.graph.operators._registry import Call, Operator, Target, operand
+from farfield.graph.operators._registry import Call, Operator, Target, calling, operand
 
 __all__ = ["OPERATORS"]
 
@@ -53,32 +53,16 @@ def _unsqueezed(call: Call) -> dict[str, Any]:
     return {"dim": front(call.arguments["dim"], len(call.shape))}
 
 
-def _reshape(node: Node, tensors: Sequence[Any]) -> Any:
-    return tensors[0].reshape(node.attributes["shape"])
-
-
 def _expand(node: Node, tensors: Sequence[Any]) -> Any:
     return tensors[0].expand(node.attributes["shape"])
-
-
-def _permute(node: Node, tensors: Sequence[Any]) -> Any:
-    return tensors[0].permute(node.attributes["dims"])
 
 
 def _squeeze(node: Node, tensors: Sequence[Any]) -> Any:
     return tensors[0].squeeze(node.attributes["dim"])
 
 
-def _unsqueeze(node: Node, tensors: Sequence[Any]) -> Any:
-    return tensors[0].unsqueeze(node.attributes["dim"])
-
-
 def _repeat(node: Node, tensors: Sequence[Any]) -> Any:
     return tensors[0].repeat(node.attributes["repeats"])
-
-
-def _flip(node: Node, tensors: Sequence[Any]) -> Any:
-    return torch.flip(tensors[0], node.attributes["dims"])
 
 
 def _roll(node: Node, tensors: Sequence[Any]) -> Any:
@@ -95,17 +79,9 @@ def _identity(node: Node, tensors: Sequence[Any]) -> Any:
     return tensors[0]
 
 
-def _dropout(node: Node, tensors: Sequence[Any]) -> Any:
-    return functional.dropout(tensors[0], node.attributes["p"], node.attributes["train"])
-
-
 def _unfold(node: Node, tensors: Sequence[Any]) -> Any:
     a = node.attributes
     return tensors[0].unfold(a["dimension"], a["size"], a["step"])
-
-
-def _pixel_shuffle(node: Node, tensors: Sequence[Any]) -> Any:
-    return functional.pixel_shuffle(tensors[0], node.attributes["upscale_factor"])
 
 
 def _pixel_unshuffle(node: Node, tensors: Sequence[Any]) -> Any:
@@ -152,7 +128,7 @@ RESHAPING = (
                 "_reshape_copy.default",
             )
         ),
-        _reshape,
+        calling(torch.reshape, "shape"),
         (
             example(lambda x: x.view(x.shape[0], -1), real(2, 3, 4)),
             example(lambda x: x.flatten(1), real(2, 3, 4)),
@@ -172,7 +148,7 @@ RESHAPING = (
             Target("aten.numpy_T.default", binding(compute=_reversal)),
             Target("aten.mT.default", binding(compute=_matrix_transposition)),
         ),
-        _permute,
+        calling(torch.permute, "dims"),
         (
             example(lambda x: x.permute(2, 0, 1), real(2, 3, 4)),
             example(lambda x: x.transpose(-1, 0), real(2, 3, 4)),
@@ -228,7 +204,7 @@ RESHAPING = (
         "an axis of length 1 put at dim",
         _X,
         (Target("aten.unsqueeze.default", binding(compute=_unsqueezed)),),
-        _unsqueeze,
+        calling(torch.unsqueeze, "dim"),
         (example(lambda x: x.unsqueeze(-1), real(2, 3)),),
         facts=MOVES,
     ),
@@ -238,7 +214,7 @@ RESHAPING = (
         "entries in reverse order along dims",
         _X,
         (Target("aten.flip.default", binding(axes=("dims",))),),
-        _flip,
+        calling(torch.flip, "dims"),
         (example(lambda x: x.flip(-1), real(2, 3)),),
         facts=MOVES,
     ),
@@ -268,7 +244,7 @@ RESHAPING = (
         "channels moved into space by upscale_factor",
         _X,
         (Target("aten.pixel_shuffle.default"),),
-        _pixel_shuffle,
+        calling(functional.pixel_shuffle, "upscale_factor"),
         (example(lambda x: functional.pixel_shuffle(x, 2), real(1, 8, 3, 3)),),
         facts=MOVES,
     ),
@@ -341,7 +317,7 @@ COPYING = (
             Target("aten.alpha_dropout.default", _only_in_eval),
             Target("aten.feature_alpha_dropout.default", _only_in_eval),
         ),
-        _dropout,
+        calling(functional.dropout, "p", "train"),
         (example(lambda x: functional.dropout(x, 0.3, training=False), real(2, 3)),),
         facts=_dropout_facts,
     ),
