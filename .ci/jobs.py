@@ -60,7 +60,8 @@ STAGES = {
         Job("site", "python -m sphinx -W --keep-going -q -b html docs docs/_build/html"),
         pytest("doctests", "--doctest-modules src/farfield -o testpaths= -p no:cacheprovider", cores=1),
         *acceptance(
-            "a9_repair a3_certify a13_strangers a2_audit a6_learn a7_lnnet a8_trust a10_guard a11_onnx a12_rollout"
+            "a9_repair a3_certify a13_strangers a2_audit a6_learn a7_lnnet a8_trust a10_guard a11_onnx a12_rollout "
+            "a22_faults"
         ),
         *acceptance("a1_gaussian_geometry"),
         *acceptance("a4_kernels a5_ntk", cores=CORES, tries=2),

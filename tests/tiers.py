@@ -55,6 +55,7 @@ def of_test(file_tier, marks):
 
 SAMPLED = {
     "audit/test_odd_models.py::test_a_verdict_and_a_report": 2,
+    "certify/intervals/test_bounds.py::test_a_point_has_almost_no_width": 2,
     "certify/intervals/test_contract.py::test_no_evaluation_leaves_its_interval": 2,
     "certify/intervals/test_models.py::test_models": 2,
     "certify/test_balls.py::test_no_point_of_a_cell_in_the_ball_exceeds_its_bound": 2,
@@ -68,6 +69,7 @@ SAMPLED = {
     "engine/test_ray.py::test_on_a_cluster": 3,
     "gaussian/test_angular.py::test_a_range_against_the_dual": 2,
     "gaussian/test_angular.py::test_one_variance_against_the_dual": 2,
+    "gaussian/test_contract.py::test_activation_keeps_the_contract": 2,
     "gaussian/test_scalar_functions.py::test_contract": 2,
     "geometry/test_bounds.py::test_lemma_b3": 2,
     "geometry/test_bounds.py::test_parallel_pairs_stay_degenerate_under_every_activation": 2,

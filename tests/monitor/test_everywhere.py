@@ -92,7 +92,8 @@ def test_every_module_is_here():
             if kind not in known:
                 known.add(kind)
                 queue.append(kind)
-    known = {kind for kind in known if "plain" not in vars(kind)}  # which a repair makes of a model's own class
+    # A repair makes such a class of a model's own.
+    known = {kind for kind in known if "plain" not in vars(kind)}
     own = {kind for kind in known if f"{kind.__module__}.".startswith(rooms)}
     missing = {kind.__name__ for kind in own - seen if not kind.__name__.startswith("_")}
     assert missing <= {"Chain", "Named", "ScoredRange"}  # what others derive from, and a wrapper of one call
