@@ -27,8 +27,8 @@ UNIT = (
 FULL = (
     "gaussian/test_angular.py",
     "graph/test_capture.py", "graph/test_faithful.py", "graph/test_models.py", "graph/test_recognition.py",
-    "growth/test_large.py", "growth/test_open_weights.py", "growth/test_random_graphs.py",
-    "growth/test_ranges.py",
+    "growth/test_kinds_people_meet.py", "growth/test_large.py", "growth/test_open_weights.py",
+    "growth/test_random_graphs.py", "growth/test_ranges.py",
     "kernels/test_gpytorch.py", "kernels/test_gradients.py", "kernels/test_laws.py", "kernels/test_monte_carlo.py",
     "kernels/test_precision.py",
     "ntk/test_tiles.py",
