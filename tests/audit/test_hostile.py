@@ -171,7 +171,7 @@ def test_the_whole_group_is_ended(folder, builder, limit, error):
         "details": None,
     }  # fmt: skip
     child = workers._take()
-    session = child._worker.number
+    session = child._worker
     row = child.ask(request, limit)
     assert row["error"] == error and row["seconds"] < 400, row
     child.end()
