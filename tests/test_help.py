@@ -1,12 +1,20 @@
 """What help, notebooks and editors show of a public function is the function: its arguments and its own text."""
 
+import contextlib
+import importlib
 import inspect
 import pydoc
+import re
+from pathlib import Path
 
 import pytest
 
 import farfield as ff
 
+PAGES = [page.read_text() for page in (Path(__file__).parents[1] / "docs" / "api").glob("*.rst")]
+ROOMS = sorted(
+    {room for page in PAGES for room in re.findall(r"^\.\. currentmodule:: (\S+)$", page, re.MULTILINE)}
+)
 CALLABLE = [getattr(ff, name) for name in ff.__all__ if callable(getattr(ff, name))]
 
 
@@ -27,3 +35,16 @@ def test_packages_that_are_their_function(name):
     assert f"{name}(" in pydoc.plain(pydoc.render_doc(package))
     with pytest.raises(TypeError):
         package()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_name_has_a_place_in_the_reference_and_a_signature(room):
+    words = {word for page in PAGES for word in re.findall(r"[\w.]+", page)}
+    module = importlib.import_module(room)
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if not inspect.ismodule(thing):
+            assert {name, f"{room}.{name}"} & words, f"{room}.{name} has no place in docs/api"
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            with contextlib.suppress(ValueError):  # some of C's classes have none
+                inspect.signature(thing)

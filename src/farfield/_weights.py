@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from farfield._regular_file import UnsafeFileError, open_regular
 from farfield.errors import FarfieldError, MissingExtraError
 
-__all__ = ["PROTECTIONS", "CheckpointError", "has_protections", "put_weights", "read_weights"]
+__all__ = ["PROTECTIONS", "CheckpointError", "ProtectedWeightsError", "put_weights", "read_weights"]
 
 PROTECTIONS = "farfield_repair"
 """Name of the submodule in which a repaired model holds what was put in."""
@@ -30,6 +30,10 @@ _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 class CheckpointError(FarfieldError, ValueError):
     """A file is no checkpoint that can be read, is refused, or does not fit its model; the message says which."""
+
+
+class ProtectedWeightsError(CheckpointError):
+    """The weights are a repaired model's, and the module they are for has no protections."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -81,7 +85,7 @@ def _state_dict(path: Path, file: BinaryIO) -> dict[str, Tensor]:
     return dict(found)
 
 
-def has_protections(weights: Iterable[str]) -> bool:
+def _has_protections(weights: Iterable[str]) -> bool:
     """Whether names of weights are a repaired model's."""
     return any(PROTECTIONS in name.split(".") for name in weights)
 
@@ -97,8 +101,8 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     CheckpointError
         With the names that are missing or too many.
     """
-    if has_protections(weights) and not has_protections(model.state_dict()):
-        raise CheckpointError(
+    if _has_protections(weights) and not _has_protections(model.state_dict()):
+        raise ProtectedWeightsError(
             "These are a repaired model's weights, and the module has no protections. farfield.repair.restore("
             "module, path) puts both in, and so do commands that take --weights. For audit-all save the repaired "
             "model as .pt2 or .onnx."

@@ -31,6 +31,7 @@ __all__ = [
     "device_of",
     "fixed_rows",
     "floating",
+    "holds_columns",
     "map_call",
     "map_leaves",
     "output_leaves",
@@ -76,7 +77,7 @@ class Batches:
         self._count, self._rows = _needed(model), fixed_rows(model) or 1
         if isinstance(data, str | os.PathLike):
             data = tree_map(self._typed, read_rows(data))
-        if isinstance(data, Mapping) and self._holds_columns(data):
+        if isinstance(data, Mapping) and holds_columns(data, model):
             data = from_columns(data)
         if isinstance(data, Mapping) and (strange := sorted(map(str, set(data) - set(_taken(model, data))))):
             raise InvalidValueError(
@@ -121,13 +122,6 @@ class Batches:
         if isinstance(data, tuple | list) and any(_is_array(part) for part in data):
             return type(data)(map(self._converted, data)) if type(data) in (tuple, list) else data
         return tensor_of(data, self._dtype)
-
-    def _holds_columns(self, data: Mapping[Any, Any]) -> bool:
-        """Whether a dictionary holds the columns of a model's one argument, by their names."""
-        if self._count != 1 or set(_taken(self._model, data)) & set(data) or not data:
-            return False
-        values = [tensor_of(value, None) for value in data.values()]
-        return all(isinstance(v, Tensor) and v.ndim == 1 and len(v) == len(values[0]) for v in values)
 
     def __iter__(self) -> Iterator[Call]:
         data = self._data
@@ -231,6 +225,14 @@ def _named(data: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield str(name), part.names
         elif is_frame(part):
             yield str(name), tuple(map(str, part.columns))
+
+
+def holds_columns(data: Mapping[Any, Any], model: nn.Module) -> bool:
+    """Whether a dictionary holds the columns of a model's one argument, by their names."""
+    if _needed(model) != 1 or set(_taken(model, data)) & set(data) or not data:
+        return False
+    values = [tensor_of(value, None) for value in data.values()]
+    return all(isinstance(v, Tensor) and v.ndim == 1 and len(v) == len(values[0]) for v in values)
 
 
 def device_of(model: nn.Module) -> torch.device | None:

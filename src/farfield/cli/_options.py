@@ -77,18 +77,19 @@ def load_model(
 ) -> tuple[Any, str]:
     """The model that the options name, and what to call it."""
     from farfield._target import load_target, named_arguments
-    from farfield._weights import has_protections, read_weights
+    from farfield._weights import ProtectedWeightsError
     from farfield.errors import InvalidValueError
 
     if (target is None) == (builder is None):
         raise InvalidValueError("Give the model: a target, or --builder, and not both.")
     named = str(target if builder is None else builder)
     given = named_arguments(arguments or ())
-    if weights is not None and has_protections(read_weights(weights)):
+    try:
+        return load_target(named, trust=trust, weights=weights, arguments=given), named
+    except ProtectedWeightsError:
         from farfield.repair import restore
 
-        return restore(load_target(named, arguments=given), weights), named
-    return load_target(named, trust=trust, weights=weights, arguments=given), named
+        return restore(load_target(named, arguments=given), str(weights)), named
 
 
 def model_words(

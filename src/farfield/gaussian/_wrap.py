@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,11 +76,9 @@ def recognize(sigma: object) -> tuple[str, dict[str, float]] | None:
         if make is not None:
             return make(sigma)
         name = _MODULES.get(type(sigma))
-        return (name, {}) if name else None
-    try:
-        name = _FUNCTIONS.get(sigma)
-    except TypeError:  # unhashable callables are nobody's registered function
-        return None
+    else:
+        # Unhashable callables are nobody's registered function.
+        name = _FUNCTIONS.get(sigma) if isinstance(sigma, Hashable) else None
     return (name, {}) if name else None
 
 
@@ -213,12 +211,7 @@ class Wrapped:
 
 @functools.lru_cache(maxsize=256)
 def _wrap(given: ScalarMap) -> Activation:
-    name = (
-        type(given).__name__
-        if isinstance(given, nn.Module)
-        else getattr(given, "__name__", type(given).__name__)
-    )
-
+    name = getattr(given, "__name__", type(given).__name__)
     function = Wrapped(given)
     _check_elementwise(function, name)
     kinks, jumps = _find_kinks(function)

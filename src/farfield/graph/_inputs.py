@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from farfield.calibration import Batches, Columns, argument_names
+from farfield.calibration import Batches, Columns, holds_columns
 from farfield.graph._program import Program
 from farfield.graph._runnable import as_module
 
@@ -28,7 +28,7 @@ def example_inputs(model: Any, data: Any) -> tuple[Any, Columns]:
     """
     if _is_call(data) and not _is_table(model, data):
         return data, {}
-    batches = Batches(data, _Called(model) if isinstance(model, Program) else as_module(model))
+    batches = Batches(data, _called(model))
     args, kwargs = batches.some()
     names = {batches.arguments[int(k)] if k.isdigit() else k: v for k, v in batches.columns.items()}
     return kwargs or args, names
@@ -44,11 +44,15 @@ def _is_call(data: Any) -> bool:
 
 
 def _is_table(model: Any, data: Any) -> bool:
-    """Whether a dictionary holds columns of numbers, none of them called as an argument of the model is."""
+    """Whether a dictionary of tensors holds columns; the model is opened only where each could be one."""
     if not isinstance(data, dict) or not all(isinstance(v, Tensor) and v.ndim == 1 for v in data.values()):
         return False
-    called = _Called(model) if isinstance(model, Program) else as_module(model)
-    return not set(data) & set(argument_names(called))
+    return bool(data) and holds_columns(data, _called(model))
+
+
+def _called(model: Any) -> nn.Module:
+    """A module that is called as the model is."""
+    return _Called(model) if isinstance(model, Program) else as_module(model)
 
 
 class _Called(nn.Module):

@@ -51,6 +51,13 @@ __all__ = ["Answer", "Guard", "guard"]
 Answer: TypeAlias = Literal["flag", "cap", "fallback"]
 
 
+class _AsItsModel:
+    """A signature that is the model's for a guard, and left to ``inspect`` for the class."""
+
+    def __get__(self, guarded: Guard | None, owner: type) -> inspect.Signature | None:
+        return None if guarded is None else inspect.signature(guarded.model.forward)
+
+
 class Guard(nn.Module):
     """A model with limits: its forward gives (output, score); made by :func:`guard`.
 
@@ -61,6 +68,7 @@ class Guard(nn.Module):
 
     counted: Tensor
     worst: Tensor
+    __signature__ = _AsItsModel()
 
     def __init__(
         self,
@@ -100,11 +108,6 @@ class Guard(nn.Module):
                 self.register_buffer(name, zeros, persistent=False)
         # What DistributedDataParallel would overwrite with the first process's.
         self._ddp_params_and_buffers_to_ignore = ["counted", "worst", *sizes]
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """Called as its model is."""
-        return inspect.signature(self.model.forward)
 
     def forward(self, x: Any = None, /, *more: Any, **named: Any) -> tuple[Any, Tensor]:
         """(what the model answers, score of each row); no branch asks for a number."""

@@ -60,12 +60,12 @@ def restore(model: Runnable, path: str | Path) -> nn.Module:
     weights = read_weights(path)
     settings = _settings(path)
     made = as_module(model)
+    home = device_of(made)
     insertions = tuple(setting.insertion(weights) for setting in settings)
     if isinstance(made, fx.GraphModule):
         made = with_places(made, [i.at for i in insertions if i.place == "hidden"])
     made = inserted_into(made, insertions)
     put_weights(made, weights)
-    home = device_of(as_module(model))
     return made if home is None else made.to(home)
 
 
