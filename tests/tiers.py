@@ -21,7 +21,7 @@ UNIT = (
     "nn", "ntk", "papers/test_pages.py",
     "regression/test_cells.py", "regression/test_spectrum.py",
     "report/test_certificate_html.py", "report/test_index.py",
-    "test_house.py", "test_loop.py", "test_words.py",
+    "test_help.py", "test_house.py", "test_loop.py", "test_words.py",
 )  # fmt: skip
 """Folders and files under ``tests`` whose tests are unit tests."""
 FULL = (
@@ -69,9 +69,7 @@ SAMPLED = {
     "engine/test_ray.py::test_on_a_cluster": 3,
     "gaussian/test_angular.py::test_a_range_against_the_dual": 2,
     "gaussian/test_angular.py::test_one_variance_against_the_dual": 2,
-    "gaussian/test_contract.py::test_activation_keeps_the_contract": 2,
-    "gaussian/test_scalar_functions.py::test_contract": 2,
-    "geometry/test_bounds.py::test_lemma_b3": 2,
+    "geometry/test_bounds.py::test_lemma_b6": 2,
     "geometry/test_bounds.py::test_parallel_pairs_stay_degenerate_under_every_activation": 2,
     "graph/test_faithful.py::test_the_module_itself_is_not_told_apart": 2,
     "graph/test_models.py::test_program_equals_model": 2,

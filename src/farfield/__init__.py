@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from farfield.learn import StableMLPClassifier as StableMLPClassifier
     from farfield.learn import StableMLPRegressor as StableMLPRegressor
     from farfield.monitor import guard as guard
+    from farfield.monitor import record_isometry as record_isometry
     from farfield.ntk import empirical_ntk as empirical_ntk
     from farfield.repair import compare_repairs, restore
     from farfield.repair import repair as _repair
@@ -61,6 +62,7 @@ _LAZY = {
     "certify_rollout": "farfield.certify:certify_rollout",
     "repair": "farfield.repair",  # callable, as audit
     "guard": "farfield.monitor:guard",
+    "record_isometry": "farfield.monitor:record_isometry",
     "horizon": "farfield.growth:horizon",
     "empirical_ntk": "farfield.ntk:empirical_ntk",
     "Activation": "farfield.gaussian:Activation",

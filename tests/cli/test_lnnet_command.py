@@ -3,11 +3,14 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 
+import shell
 from farfield import lnnet
 from farfield.cli import main
+from farfield.graph import as_module
 from farfield.report import lnnet_figure
 from shape_checking import as_users_run_it
 
@@ -82,3 +85,50 @@ def test_of_a_deep_network_the_first_layers_and_the_last():
     net = lnnet.construct(x, y, generator=draw)
     titles = [p.title for p in lnnet_figure(net, x, y).panels if "LayerNorm" in p.title]
     assert net.depth > 3 and titles == ["LayerNorm 1", "LayerNorm 2", f"LayerNorm {net.depth}"]
+
+
+# ------------------------------------------------------------------ build
+
+
+CSV = "a,b,label\n0,0,3\n0,1,7\n1,0,7\n1,1,3\n3,2,5\n"
+
+
+def test_a_file_of_points_becomes_a_network_that_other_commands_read(tmp_path):
+    (tmp_path / "points.csv").write_text(CSV)
+    done = shell.run(tmp_path, "lnnet", "build", "points.csv", "--save", "net.pt2", "--plot", "net.png")
+    assert done.returncode == 0, done.stderr
+    assert "5 points in 2 dimension(s), 3 labels: 5 right" in done.stdout
+    assert "next: farfield audit net.pt2" in done.stderr and (tmp_path / "net.png").exists()
+    audited = shell.run(tmp_path, "audit", "net.pt2")
+    assert audited.returncode == 0 and "BOUNDED" in audited.stdout
+    x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [3.0, 2.0]])
+    program = as_module(tmp_path / "net.pt2")
+    kind = next(p.dtype for p in program.parameters())
+    assert program(x.to(kind)).argmax(1).tolist() == [0, 2, 2, 0, 1]  # places among the labels 3, 5, 7
+
+
+def test_labels_by_name_and_other_kinds_of_files(tmp_path):
+    (tmp_path / "points.csv").write_text(CSV)
+    by_name = shell.run(tmp_path, "lnnet", "build", "points.csv", "--label", "b", "--json")
+    assert json.loads(by_name.stdout)["classes"] == 3
+    rows = np.array([[0.0, 0.5, 1], [1.0, 0.1, 0], [2.0, 0.3, 1]])
+    np.save(tmp_path / "points.npy", rows)
+    found = json.loads(shell.run(tmp_path, "lnnet", "build", "points.npy", "--json").stdout)
+    assert (found["points"], found["right"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        (CSV, ["--label", "c"], "no column named 'c'"),
+        ("a,b\n0,0.5\n1,2\n", [], "column 2 has 0.5. Name the right column with --label"),
+        ("0\n1\n", [], "no table of two columns or more"),
+        ("a,b,label\n0,0,1\n0,0,2\n", [], "label"),
+        (CSV, ["--save", "nowhere/net.pt2"], "no folder 'nowhere'"),
+    ],
+    ids=["column", "fraction", "single", "contradiction", "folder"],
+)
+def test_files_that_give_no_network(tmp_path, text, words, said):
+    (tmp_path / "points.csv").write_text(text)
+    done = shell.run(tmp_path, "lnnet", "build", "points.csv", *words)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.startswith("error: ")

@@ -246,3 +246,25 @@ def test_weights_are_in_the_catalogue_and_are_no_dataset(nowhere):
     path.write_bytes(b"something else")
     with pytest.raises(InvalidValueError, match="sha256 differs"):
         data.weights_file("mobilenet_v2")
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
+def test_random_labels_are_of_the_same_classes_and_say_so(monkeypatch, dtype):
+    part = data.Part(np.arange(400.0).reshape(200, 2), np.repeat(np.arange(3, 8), 40).astype(dtype))
+    held = data.Dataset(
+        "mnist", part, part, data.Part(part.x[:0], part.y[:0]), ("a", "b"), ("c",), "whole", "", ""
+    )
+    monkeypatch.setattr("farfield.data._load.find", lambda name, forms: None)
+    monkeypatch.setitem(data._load._READERS, "mnist", lambda entry, paths, seed: held)
+    drawn = data.load("mnist", random_labels=1)
+    assert np.array_equal(drawn.train.x, part.x) and drawn.train.y.dtype == dtype
+    assert set(drawn.train.y) == {3, 4, 5, 6, 7} and len(drawn.ood) == 0
+    assert np.mean(drawn.train.y == part.y) < 0.35 and not np.array_equal(drawn.train.y, drawn.id.y)
+    assert "labels drawn at random (seed 1)" in drawn.split and "random" not in data.load("mnist").split
+    assert np.array_equal(data.load("mnist", random_labels=1).train.y, drawn.train.y)
+    assert not np.array_equal(data.load("mnist", random_labels=2).train.y, drawn.train.y)
+
+
+def test_numbers_have_no_labels_to_draw():
+    with pytest.raises(InvalidValueError, match="targets of sinusoid are numbers, not classes"):
+        data.load("sinusoid", random_labels=0)

@@ -35,7 +35,7 @@ def star(rho: torch.Tensor) -> torch.Tensor:
     return torch.stack([torch.stack([one, rho], -1), torch.stack([rho, one], -1)], -2)
 
 
-# ------------------------------------------------------------------ Lemma B.3
+# ------------------------------------------------------------------ Lemma B.6
 
 
 def check_contraction(name, bound):
@@ -53,12 +53,12 @@ def check_contraction(name, bound):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lemma_b3(name):
+def test_lemma_b6(name):
     check_contraction(name, correlation_contraction)
 
 
 @pytest.mark.parametrize("name", ["relu", "tanh", "gelu", "step"])
-def test_lemma_b3_rejects_exchanged_weights(name):
+def test_lemma_b6_rejects_exchanged_weights(name):
     """(β − 1)|ρ| + (2 − β)ρ² in place of (2 − β)|ρ| + (β − 1)ρ²."""
     with pytest.raises(AssertionError):
         check_contraction(name, lambda rho, beta: correlation_contraction(rho, 3.0 - beta))
@@ -215,19 +215,32 @@ def test_theorem_4_sharp_form():
     assert bool((sharp(INPUTS["weak"], 1.3, 30) <= theorem4_bound(INPUTS["weak"], 1.3, 30)).all())
 
 
-def test_theorem_4_with_the_printed_constant_is_no_bound():
-    """Figure 3 draws β^{−ℓ}: C = 1. Its gaps exceed it at the first layers and at deep ones."""
+@pytest.mark.parametrize("with_n", [False, True])
+def test_theorem_4_with_a_constant_of_one_is_no_bound(with_n):
+    """Eq. 11 is C·n·β^{−ℓ} with C unnamed: C = 1 fails at every layer shown, with n or without."""
 
     def printed(G, beta, depth):
-        return torch.tensor(beta, dtype=torch.float64) ** -torch.arange(depth + 1, dtype=torch.float64)
+        decay = torch.tensor(beta, dtype=torch.float64) ** -torch.arange(depth + 1, dtype=torch.float64)
+        return len(G) * decay if with_n else decay
 
     with pytest.raises(AssertionError):
         check_theorem_4(printed)
     G = near_duplicates(3, 1, 8, 1e-4)[0]
     beta = isometry_strength("relu")
-    above = torch.nonzero(mean_field_gaps(G, "relu", 25) > printed(G, beta, 25)).flatten()
-    assert above.tolist()[:6] == [0, 1, 2, 3, 4, 5]
-    assert bool((mean_field_gaps(G, "relu", 25) <= theorem4_bound(G, beta, 25)).all())
+    gaps = mean_field_gaps(G, "relu", 25)
+    assert bool((gaps > printed(G, beta, 25)).all())
+    assert bool((gaps <= theorem4_bound(G, beta, 25)).all())
+    close = mean_field_gaps(pair(1.0 - 1e-12), "relu", 25)
+    assert bool((close > printed(pair(1.0 - 1e-12), beta, 25)).all())
+
+
+def test_theorem_4_as_its_proof_ends_is_no_bound_at_the_first_layers():
+    """2nγ(G⁰)β^{−ℓ} needs γ small, as the corrected bound says: dependent rows have a finite γ and a gap of ∞."""
+    G = 1.5 * torch.eye(3, dtype=torch.float64) - 0.5
+    gamma = float(lyapunov(G))
+    assert gamma == pytest.approx(1.0)
+    assert not float(isometry_gap(G)) <= 2 * 3 * gamma
+    assert float(theorem4_bound(G, isometry_strength("relu"), 0)[0]) == math.inf
 
 
 def test_theorem_4_with_gamma_forgotten_is_no_bound():

@@ -137,7 +137,7 @@ def test_rows_there_are_none_of():
     for most in (0, -1):
         with pytest.raises(InvalidValueError, match="most_rows"):
             record_isometry(nn.Identity(), draw(4, 9), most_rows=most)
-    with pytest.raises(InvalidValueError, match="None of the 1 modules"):
+    with pytest.raises(InvalidValueError, match="No layer gave rows"):
         record_isometry(nn.Identity(), draw(0, 9))
 
 
@@ -180,3 +180,55 @@ def test_padding_is_left_out():
             record_isometry(nn.Identity(), x, axis="token", mask=wrong)
     with pytest.raises(InvalidValueError, match="mask is for tokens"):
         record_isometry(nn.Identity(), x, mask=mask)
+
+
+def test_it_prints_as_a_table():
+    net = nn.Sequential(nn.Linear(3, 16), nn.LayerNorm(16), nn.Linear(16, 1)).double()
+    lines = str(record_isometry(net, draw(4, 3))).splitlines()
+    assert lines[0].split() == ["layer", "kind", "rows", "isometry", "gap", "rank", "mean", "cosine"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["0", "Linear", "4"],
+        ["1", "LayerNorm", "4"],
+        ["2", "Linear", "4"],
+    ]
+    assert lines[3].split()[3] == "inf" and len({len(line) for line in lines}) == 1
+    assert "(model)" in str(record_isometry(nn.Identity(), draw(2, 3)))
+
+
+def test_features_are_rows_of_their_own():
+    """Corollary 3 is about C = XᵀX: BatchNorm brings its rows to one length, and so never widens the gap."""
+    x = draw(50, 6) * torch.tensor([1.0, 10.0, 0.1, 3.0, 1.0, 1.0], dtype=torch.float64)
+    net = nn.Sequential(nn.Identity(), nn.BatchNorm1d(6, affine=False, eps=1e-12)).double()
+    record = record_isometry(net, x - x.mean(0), axis="feature")
+    assert record.rows == (6, 6)
+    assert record.gaps[0] == pytest.approx(by_hand((x - x.mean(0)).T), rel=1e-12)
+    assert float(record.gaps[1]) < float(record.gaps[0])
+    pictures = draw(4, 3, 5, 5)
+    channels = record_isometry(nn.Identity(), pictures, axis="feature")
+    assert channels.rows == (3,)
+    assert channels.gaps[0] == pytest.approx(by_hand(pictures.movedim(1, 0).flatten(1)), rel=1e-12)
+    with pytest.raises(InvalidValueError, match="axis sample, token, feature; got 'column'"):
+        record_isometry(net, x, axis="column")
+    with pytest.raises(InvalidValueError, match="No layer gave rows"):
+        record_isometry(nn.Flatten(0), draw(4, 3), axis="feature")
+
+
+def test_an_exported_program_has_the_modules_layers():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm = nn.Linear(3, 16), nn.LayerNorm(16)
+
+        def forward(self, x, *, scale):
+            return scale * torch.relu(self.norm(self.first(x)))
+
+    net, x, scale = Functional().double(), draw(4, 3), torch.tensor(2.0, dtype=torch.float64)
+    program = torch.export.export(net, (x,), {"scale": scale}).module()
+    record = record_isometry(program, {"x": x, "scale": scale})
+    known = record_isometry(net, {"x": x, "scale": scale})
+    found = dict(zip(record.names, record.gaps.tolist(), strict=True))
+    for name, gap in zip(known.names, known.gaps.tolist(), strict=True):
+        assert found[name] == pytest.approx(gap, rel=1e-12)
+    # What a module's hooks don't see: functions between modules.
+    assert record.kinds == ("linear", "layer_norm", "relu", "mul")
+    assert record.gaps[2] == pytest.approx(by_hand(torch.relu(net.norm(net.first(x))).detach()), rel=1e-12)

@@ -90,12 +90,12 @@ class Shared(nn.Module):
         return {"y": y @ self.turned + self.whole[:2], "size": self.nothing.sum()}
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [None, torch.export.Dim.AUTO, torch.export.Dim.DYNAMIC], ids=str)
 def test_a_good_program_is_read_as_torch_reads_it(tmp_path, dynamic):
     torch.manual_seed(0)
     model = Shared().eval()
     args, kwargs = ({"a": torch.randn(4, 3), "b": [torch.randn(4, 3)]},), {"scale": torch.randn(())}
-    batch = {0: torch.export.Dim.AUTO}
+    batch = {0: dynamic}  # torch notes on the example, and writes into the file, that a size is DYNAMIC
     shapes = {"x": {"a": batch, "b": [batch]}, "scale": None} if dynamic else None
     torch.export.save(torch.export.export(model, args, kwargs, dynamic_shapes=shapes), tmp_path / "m.pt2")
     ours = read_program(tmp_path / "m.pt2")

@@ -13,6 +13,7 @@ from torch import Tensor
 from farfield import kernels
 from farfield.engine import Checkpoint, TaskError, Tile, fingerprint, local
 from farfield.errors import InvalidValueError, PrecisionError
+from farfield.gaussian import activation, dual, dual_slope
 from farfield.kernels import Activate, Dense, LayerNorm, NetworkKernel, Residual, RMSNorm
 
 # Activations with cheap tables, so that every example may have variances of its own.
@@ -402,6 +403,27 @@ def test_slope_is_the_kernel_far_away(name, kind):
     assert not _close(1.001 * k.slope(u, x, kind), far, 1e-4, size)
 
 
+def test_a_space_without_a_norm_has_bounded_functions_too():
+    """P1 says that its functions all grow without bound. With one feature there are two directions, and any three
+    points have a combination whose slopes cancel along both; the same of targets for Theorem 3.1.
+    """
+    k = kernels.mlp(depth=2, bias_var=0.1)
+    x = torch.tensor([[-1.0], [0.5], [2.0]], dtype=torch.float64)
+    ends = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    slopes = k.slope(ends, x, "ntk")
+    alpha = torch.linalg.svd(slopes).Vh[-1]
+    near = torch.linspace(-3, 3, 50, dtype=torch.float64)[:, None]
+    far = torch.logspace(1, 7, 40, dtype=torch.float64)[:, None] * ends.T.reshape(1, 2)
+    inside, outside = k.ntk(near, x) @ alpha, k.ntk(far.reshape(-1, 1), x) @ alpha
+    assert float(inside.abs().max()) > 0.05 and float(outside.abs().max()) < 2.0
+    # A function of the space that does grow, to compare with.
+    other = torch.linalg.svd(slopes).Vh[0]
+    assert float((k.ntk(far.reshape(-1, 1), x) @ other).abs().max()) > 1e6
+    # Interpolating these very values, the posterior mean is the bounded function.
+    targets = k.ntk(x) @ alpha
+    torch.testing.assert_close(torch.linalg.solve(k.ntk(x), targets), alpha, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     "layers",
     [
@@ -442,6 +464,48 @@ def test_the_supremum_is_approached(name, place, order):
     assert found <= largest * (1 + 1e-12)
     if homogeneous or (place == "first" and order == "pre"):
         assert found > largest * (1 - 1e-6)
+
+
+# ------------------------------------------------------------------ P1's whole family of activations
+
+
+def _recursion(x: Tensor, n: float, depth: int, first: bool) -> tuple[Tensor, Tensor]:
+    """NNGP and NTK of x₊ⁿ in correlations, from the duals: another way, good to about 1e-8 away from ρ = 1."""
+    sigma = activation("power_relu", n=n)
+    k = x @ x.T / x.shape[1] + 0.1
+    theta = k.clone()
+    for layer in range(depth):
+        root = k.diagonal().sqrt()
+        scale = torch.outer(root, root)
+        rho = (k / scale).clamp(-1.0, 1.0).fill_diagonal_(1.0)
+        if first and layer == 0:
+            theta, scale = theta / scale, torch.ones_like(scale)
+        unit = dual(sigma, 1.0)
+        ones = torch.ones_like(rho)
+        power = scale**n / unit
+        slope = dual_slope(sigma, rho, ones) * scale ** (n - 1.0) / unit
+        k = dual(sigma, rho, ones) * power + 0.1
+        theta = k + slope * theta
+    return k, theta
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("n", [0.6, 0.75, 1.25, 1.5, 1.75])
+def test_every_degree_above_a_half_has_both_kernels(n, first):
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    k = kernels.mlp(
+        depth=2, activation=activation("power_relu", n=n), layer_norm="first" if first else None, bias_var=0.1
+    )
+    nngp, ntk = _recursion(x, n, 2, first)
+    assert _close(k.nngp(x), nngp, 1e-8)
+    assert _close(k.ntk(x), ntk, 1e-8)
+    # The diagonal, where the slope has its branch, is exact, and so are pairs that are equal.
+    torch.testing.assert_close(k.ntk(x).diagonal(), k.diagonal(x), rtol=1e-13, atol=0)
+    twice = torch.cat([x, x * (1 + 1e-9), -x])
+    assert float(torch.linalg.eigvalsh(k.ntk(twice)).min()) > -1e-10 * float(k.diagonal(twice).max())
+    if first:
+        assert float(k.diagonal(1e8 * x).max()) <= k.sup_diagonal() * (1 + 1e-12)
+        assert float(k.diagonal(1e8 * x).max()) > k.sup_diagonal() * (1 - 1e-6)
 
 
 def test_residual_networks_keep_the_laws():

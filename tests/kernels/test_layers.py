@@ -2,9 +2,11 @@
 
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from farfield import kernels
@@ -430,7 +432,6 @@ def test_a_plain_sequential():
     [
         (nn.Sequential(nn.Linear(3, 4), nn.Conv1d(1, 1, 1)), "1 is a Conv1d"),
         (nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.BatchNorm1d(4))), r"1\.0 is a BatchNorm1d"),
-        (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU()), r"1 \(LayerNorm\) has learnable"),
         (nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1)), "1 is dropout in training mode"),
         (nn.Sequential(nn.ReLU(), nn.Linear(3, 4)), "Sequential has no kernel"),
         (nn.Sequential(nn.Linear(3, 4), nn.Softmax(-1)), "1 is a Softmax"),
@@ -441,9 +442,114 @@ def test_modules_without_a_kernel_are_named(module, message):
         from_module(module, weight_var=1.0, bias_var=0.1)
 
 
-def test_a_linear_layer_does_not_say_how_it_is_drawn():
-    with pytest.raises(InvalidValueError, match="weight_var and"):
-        from_module(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)))
+def test_a_linear_layer_is_as_torch_draws_it():
+    """1/(3 fan_in), weights and biases: measured on torch's own draws, whatever its initialization is made of."""
+    net = nn.Sequential(nn.Linear(3, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 1, bias=False))
+    k = from_module(net)
+    assert k.layers == (Dense(1 / 3, 1 / 9), LayerNorm(), Activate("relu", 1.0), Dense(1 / 3, 0.0))
+    assert "drawn by torch" in str(k) and any("scale 1 and shift 0" in said for said in k.assumed)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        weights, biases = zip(
+            *((m.weight, m.bias) for m in (nn.Linear(16, 4096) for _ in range(4))), strict=True
+        )
+    for drawn in (weights, biases):
+        found = float(torch.stack(drawn).detach().double().square().mean())
+        assert found == pytest.approx(1 / 48, rel=0.03)
+    assert from_module(net, weight_var=2.0, bias_var=0.1).layers[0] == Dense(2.0, 0.1)
+    assert len(pickle.loads(pickle.dumps(k)).assumed) == 2 and k == NetworkKernel(k.layers)
+    with pytest.raises(InvalidValueError, match="or neither for torch's own"):
+        from_module(net, weight_var=2.0)
+
+
+@pytest.mark.full
+def test_the_kernel_is_the_covariance_of_torchs_draws():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        net = nn.Sequential(
+            nn.Linear(3, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1)
+        )
+        net = net.double()
+        outputs = []
+        for _ in range(600):
+            for module in net:
+                if isinstance(module, nn.Linear):
+                    module.reset_parameters()
+            outputs.append(net(X).detach()[:, 0])
+    drawn = torch.stack(outputs)
+    found, expected = drawn.T @ drawn / len(drawn), from_module(net).nngp(X)
+    size = expected.diagonal().sqrt()
+    # 600 draws know an entry to √(2/600) = 6 % of it, one deviation.
+    assert ((found - expected).abs() <= 0.25 * torch.outer(size, size)).all()
+
+
+def test_weights_that_torch_does_not_draw_are_said():
+    net = nn.Sequential(nn.Linear(30, 50), nn.ReLU(), nn.Linear(50, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_module(net)
+    nn.init.kaiming_normal_(net[0].weight)
+    with pytest.warns(UserWarning, match="The weights of 0 are not as torch draws them"):
+        from_module(net)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_module(net, weight_var=2.0, bias_var=0.0)
+
+
+class Written(nn.Module):
+    """As people write one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(3, 8), nn.LayerNorm(8)
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x.flatten(1))))
+        x = F.leaky_relu(self.body(x), 0.3)
+        return self.head(F.dropout(x, training=False).sigmoid())
+
+
+def test_a_forward_that_calls_one_layer_after_the_other():
+    k = from_module(nn.Sequential(nn.Identity(), Written()), weight_var=1.0, bias_var=0.1)
+    kinds = [type(layer) for layer in k.layers]
+    assert kinds == [
+        Identity,
+        Identity,
+        Dense,
+        LayerNorm,
+        Activate,
+        Dense,
+        Activate,
+        Activate,
+        Identity,
+        Activate,
+        Dense,
+    ]
+    names = [layer.sigma.name for layer in k.layers if isinstance(layer, Activate)]
+    assert names[:2] == ["relu", "tanh"] and names[3] == "sigmoid"
+    z = torch.tensor([-2.0, 3.0], dtype=torch.float64)
+    torch.testing.assert_close(k.layers[7].sigma(z), F.leaky_relu(z, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (
+            lambda self, x: x + self.first(x),
+            "does not call one layer after the other: add takes something else",
+        ),
+        (lambda self, x: self.head(self.first(x)) * 2, "calls mul, which is no activation"),
+        (lambda self, x: torch.softmax(self.first(x), -1), "calls softmax, which is no activation"),
+        (lambda self, x: self.first(x) if x.sum() > 0 else x, "its forward can't be followed"),
+    ],
+    ids=["residual", "scaled", "softmax", "branch"],
+)
+def test_forwards_without_a_kernel_say_why(forward, message):
+    made = type("Odd", (Written,), {"forward": forward})()
+    with pytest.raises(InvalidValueError, match=f"Odd:? .*{message}|Odd: {message}|{message}"):
+        from_module(made)
 
 
 def test_layers_are_values():

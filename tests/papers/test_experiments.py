@@ -1,5 +1,6 @@
 """The papers' experiments: every one runs, says what it measured, and is found under its name."""
 
+import dataclasses
 import json
 
 import pytest
@@ -68,6 +69,28 @@ def test_a_stored_result_is_kept_only_if_settings_and_seed_agree(tmp_path):
     run_experiment(first, tmp_path, seed=1)
     run_experiment(Experiment("p9.x", "d", {"size": 2}, run), tmp_path, seed=1)
     assert runs == [(0, 1), (1, 1), (1, 2)]
+
+
+def test_a_claim_that_is_written_later_is_judged_without_a_new_run(tmp_path):
+    plain = experiment("p2.table2")
+    first = run_experiment(plain, tmp_path)
+    calls = []
+
+    def claims(record):
+        return [ClaimVerdict("the record has numbers", bool(record["numbers"]), "some")]
+
+    def run(**options):
+        calls.append(options)
+        return plain.run(**options)
+
+    later = dataclasses.replace(plain, claims=claims, run=run)
+    for _ in range(2):
+        found = run_experiment(later, tmp_path)
+        assert [v["claim"] for v in found["verdicts"]][len(first["verdicts"]) :] == ["the record has numbers"]
+        assert json.loads((tmp_path / "p2" / "table2.json").read_text()) == found
+    assert not calls
+    again = run_experiment(later, tmp_path, force=True)
+    assert calls and again["verdicts"][-1]["claim"] == "the record has numbers"
 
 
 def test_quick_results_and_other_seeds_never_replace_a_full_result(tmp_path):

@@ -23,7 +23,7 @@ KINDS = {
 
 
 def drawn(kind, count=1):
-    models = [fig1.network(kind, width=16, depth=2, seed=s).double() for s in range(count)]
+    models = [fig1.network(kind, width=16, depth=2, weight_var=2.0, seed=s).double() for s in range(count)]
     x = torch.randn(64, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         for model in models:

@@ -1,5 +1,6 @@
 """P1's protein experiments, on data of the same form made up here: parts against references, claims that can fail."""
 
+import copy
 import dataclasses
 import functools
 import json
@@ -338,3 +339,20 @@ def test_all_rows_and_seeds_killed_at_any_moment(tmp_path):
     whole = run_experiment(full_size(), tmp_path / "whole")
     for part in ("numbers", "table", "verdicts", "figure"):
         assert json.dumps(resumed[part]) == json.dumps(whole[part])
+
+
+def test_claims_of_the_text_are_read_from_the_record_and_can_fail():
+    path = Path(__file__).parents[2] / "docs" / "reproductions" / "p1" / "table1.json"
+    record = json.loads(path.read_text())
+    held = table1._claims(record)
+    assert len(held) == 5 and all(v.holds for v in held)
+    assert {v.claim for v in held} <= {v["claim"] for v in record["verdicts"]}
+    worse = copy.deepcopy(record)
+    worse["numbers"]["LN first"]["ood"]["mean_and_half_width"] = [0.31, 0.02]
+    tails, errors = worse["figure"]["panels"][:2]
+    for panel, label in ((tails, "LN every"), (errors, "XGBoost")):
+        series = next(s for s in panel["series"] if s["label"] == label)
+        series["y"] = [0.1] * len(series["y"]) if panel is tails else [99.0, *series["y"][1:-1][::-1], 50.0]
+    assert [v.holds for v in table1._claims(worse)] == [False] * 5
+    record["provenance"]["settings"]["judge_scores"] = False
+    assert table1._claims(record) == []

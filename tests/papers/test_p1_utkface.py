@@ -211,7 +211,7 @@ def test_scaling_never_looks_at_a_far_row():
 
 
 HEADS = {"standard": ("none", 1e-2), "LN first": ("first", 1e-2)}
-SHAPE = {"width": 16, "depth": 2, "bias_var": 0.01}
+SHAPE = {"width": 16, "depth": 2, "bias_var": 0.01, "kaiming_first": False}
 
 
 def problem():

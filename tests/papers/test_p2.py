@@ -28,7 +28,7 @@ def test_the_law_sampler_has_the_law_of_explicit_weights():
         grams = []
         for _ in range(draws):
             noise = torch.randn(rows, width, generator=generator, dtype=torch.float64)
-            z = simulation._mix(x, noise, width, sampler)
+            z = simulation._mix(x, noise, sampler)
             grams.append(gram(torch.relu(z)).flatten())
         samples[sampler] = torch.stack(grams)
     a, b = samples["weights"], samples["law"]
@@ -48,9 +48,7 @@ def test_a_sampler_with_the_wrong_law_is_caught():
         [
             gram(
                 torch.relu(
-                    simulation._mix(
-                        x, torch.randn(width, width, generator=generator).double(), width, "weights"
-                    )
+                    simulation._mix(x, torch.randn(width, width, generator=generator).double(), "weights")
                 )
             ).flatten()
             for _ in range(draws)
@@ -78,7 +76,7 @@ def test_simulation_equals_the_mlp_module():
     x = degenerate_input(5, width, 5.0, torch.Generator().manual_seed(1))
     weight = net[0].weight.detach()
     sigma = Layering("relu").norms
-    z = simulation._mix(x, weight * width**0.5, width, "weights")
+    z = simulation._mix(x, weight * width**0.5, "weights")
     from farfield.gaussian import activation
 
     ours = torch.nn.Sequential(*sigma(activation("relu")))(torch.relu(z))

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farfield.data import is_here
-from farfield.errors import InvalidValueError
+from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.geometry import gram, isometry_gap
 from farfield.nn import MLP
+from farfield.papers._correlation import chance, pearson, ranks, spearman
 from farfield.papers.p2 import fig2, fig7, figC4
-from farfield.papers.p2._correlation import chance, pearson, ranks, spearman
 from farfield.papers.p2._trained import Stages, floor, images, network, stages, taken_apart
 
 
@@ -115,7 +115,7 @@ def test_networks_of_a_seed_share_their_weights():
 def test_images_are_standardized_by_color_and_held_out_ones_are_others(name, colors):
     if not is_here(name):
         pytest.skip(f"needs the files of {name}: farfield data fetch {name}")
-    data = images(name, rows=400, held_out=50, seed=3)
+    data = images(name, rows=400, held_out=50, input_norm="none", seed=3)
     each = data.x.reshape(400, -1, colors)
     assert torch.allclose(each.mean((0, 1)), torch.zeros(colors), atol=1e-4)
     assert torch.allclose(each.std((0, 1)), torch.ones(colors), atol=1e-3)
@@ -213,3 +213,32 @@ def test_untrained_networks_drawn_from_their_law_have_the_gaps_of_networks_with_
     own = torch.stack([stages(network(20, "relu", 40, 2, 1000 + s), x.float()).norms for s in range(200)])
     error = (law.var(0) / 200 + own.var(0) / 200).sqrt()
     assert ((law.mean(0) - own.mean(0)).abs() < 5 * error).all()
+
+
+@pytest.mark.data
+def test_the_papers_norm_of_inputs_is_centered_and_of_one_length():
+    if not is_here("mnist"):
+        pytest.skip("needs the files of mnist: farfield data fetch mnist")
+    x = images("mnist", rows=20, held_out=5, input_norm="layer", seed=3).x
+    torch.testing.assert_close(x.mean(1), torch.zeros(20), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.square().mean(1), torch.ones(20), atol=1e-5, rtol=0)
+    with pytest.raises(UnknownNameError, match="norm of the inputs"):
+        images("mnist", rows=20, held_out=5, input_norm="batch", seed=3)
+
+
+def test_claims_about_activations_and_strength_are_read_from_the_record():
+    def batch(rise):
+        return {"input": 1.0, "gaps": [[1.0, 1.0 + rise, 0.9, 0.8], [0.9, 0.9 + rise, 0.7, 0.6 - rise]]}
+
+    def record(relu, tanh):
+        each = {t: {"32": [[batch(v)]]} for t in ("initialization", "trained") for v in (relu,)}
+        other = {t: {"32": [[batch(tanh)]]} for t in ("initialization", "trained")}
+        settings = {"activations": ["relu", "tanh"]}
+        return {"numbers": {"relu": each, "tanh": other}, "provenance": {"settings": settings}}
+
+    held = {v.claim: v.holds for v in fig2._claims(record(0.2, -0.1))}
+    assert held["relu, trained, 32 rows: no activation raises the gap"] is False
+    assert held["tanh, initialization, 32 rows: no activation raises the gap"] is True
+    # β of ReLU is the larger, and its last gap the smaller: 0.4 against 0.7.
+    assert held["trained, 32 rows: the larger β, the smaller the gap after the last LayerNorm"] is True
+    assert not fig2._claims(record(-0.2, 0.1))[-1].holds

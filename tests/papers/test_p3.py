@@ -5,15 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from farfield.errors import InvalidValueError
 from farfield.lnnet import curvature, lssr
-from farfield.nn import GroupedLayerNorm
+from farfield.nn import GroupedChannelNorm, GroupedLayerNorm
 from farfield.papers.p3 import depth, fig1, fig2, fig4, fig5, lng
-from farfield.papers.p3._networks import ChannelNorm, Convolutions, Encoder
-from farfield.papers.p3._random_labels import Fitted, RandomLabels, chain, linear_accuracy, shrunk, whitened
+from farfield.papers.p3._networks import Convolutions, Encoder
+from farfield.papers.p3._random_labels import Fitted, RandomLabels, linear_accuracy, shrunk, whitened
 
 
 def seeded(seed=0):
@@ -118,20 +117,6 @@ def test_the_linear_classifier_is_at_its_optimum():
     assert linear_accuracy(x, made)["softmax"] == 1.0
 
 
-def test_chains():
-    assert {type(m) for m in chain(5, width=8, depth=3, groups=0, seed=0)} == {nn.Linear}
-    grouped = chain(5, width=8, depth=2, groups=2, seed=0)
-    assert [type(m) for m in grouped] == [nn.Linear, GroupedLayerNorm] * 2 + [nn.Linear]
-    # Of one seed, the same weights whatever the norms; and no draw from the global generator.
-    state = torch.get_rng_state()
-    plain = chain(5, width=8, depth=2, groups=0, seed=0)
-    assert torch.equal(plain[0].weight, grouped[0].weight) and torch.equal(torch.get_rng_state(), state)
-    x = torch.randn(4, 5, generator=seeded())
-    torch.testing.assert_close(plain(2 * x) - plain(0 * x), 2 * (plain(x) - plain(0 * x)), atol=1e-5, rtol=0)
-    bent = grouped(2 * x) - grouped(0 * x) - 2 * (grouped(x) - grouped(0 * x))
-    assert float(bent.detach().abs().max()) > 1e-2
-
-
 def fitted(*accuracies):
     values = torch.tensor(accuracies, dtype=torch.float64)
     return Fitted((), values, torch.ones(3, len(values), dtype=torch.float64))
@@ -203,12 +188,12 @@ def test_fitting_claims_can_fail():
 def test_a_channel_norm_is_torchs_layer_norm_at_every_place():
     x = torch.randn(2, 8, 3, 4, generator=seeded())
     whole = F.layer_norm(x.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
-    torch.testing.assert_close(ChannelNorm(8, 0)(x), whole)
-    halves = torch.cat([ChannelNorm(4, 0)(x[:, :4]), ChannelNorm(4, 0)(x[:, 4:])], 1)
-    torch.testing.assert_close(ChannelNorm(8, 4)(x), halves)
-    assert not torch.allclose(ChannelNorm(8, 4)(x), whole, atol=1e-2)
+    torch.testing.assert_close(GroupedChannelNorm(8, 1)(x), whole)
+    halves = torch.cat([GroupedChannelNorm(4, 1)(x[:, :4]), GroupedChannelNorm(4, 1)(x[:, 4:])], 1)
+    torch.testing.assert_close(GroupedChannelNorm(8, 2)(x), halves)
+    assert not torch.allclose(GroupedChannelNorm(8, 2)(x), whole, atol=1e-2)
     with pytest.raises(InvalidValueError, match="Groups of 3"):
-        ChannelNorm(8, 3)
+        Convolutions((8, 8, 8), size=3, activation=True, seed=0)
 
 
 def test_one_seed_gives_one_initialization_for_every_size_of_groups():

@@ -17,6 +17,7 @@ from farfield.cli import (
     certify,
     data,
     env,
+    isometry,
     kernel,
     lnnet,
     ntk,
@@ -43,6 +44,7 @@ app.command("atlas")(atlas.atlas)
 app.command("repair")(repair.repair)
 app.command("certify")(certify.certify)
 app.command("verify")(verify.verify)
+app.command("isometry")(isometry.isometry)
 app.command("activations")(activations.activations)
 app.command("kernel")(kernel.kernel)
 app.command("ntk")(ntk.ntk)

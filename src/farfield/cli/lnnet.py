@@ -43,12 +43,70 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Build a network of width three for XOR, or for random points with random labels, and say what it took."""
+    check_files(plot)
+    _build(*_problem(points, classes, dimensions, seed), rule, seed, plot, None, as_json)
+
+
+@lnnet.command("build")
+def build(
+    file: Annotated[
+        Path, typer.Argument(help="Points, one a row, the label last: .csv, .npy, .npz, .parquet or .pt.")
+    ],
+    label: Annotated[str | None, typer.Option(help="Name of the column that holds the labels.")] = None,
+    rule: Annotated[
+        Literal["fold", "paper"], typer.Option(help="Shallow, or one pair a layer as in P3.")
+    ] = "fold",
+    seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the network to this .pt2 or .onnx file, which every command reads."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the points through the layers to this .png or .svg file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Build a network of width three that gives your points your labels, and say what it took."""
+    check_files(plot, save)
+    _build(*_points(file, label), rule, seed, plot, save, as_json)
+
+
+def _points(file: Path, label: str | None) -> tuple[Tensor, Tensor]:
+    from farfield.calibration import NamedRows, read_rows
+    from farfield.errors import InvalidValueError, UnknownNameError
+
+    found = read_rows(file)
+    names = found.names if isinstance(found, NamedRows) else ()
+    rows = found.values if isinstance(found, NamedRows) else found
+    if isinstance(rows, dict | tuple) or rows.ndim != 2 or rows.shape[1] < 2:
+        raise InvalidValueError(
+            f"{str(file)!r} is no table of two columns or more: coordinates, and a label."
+        )
+    if label is not None and label not in names:
+        raise UnknownNameError("column", label, names)
+    at = rows.shape[1] - 1 if label is None else names.index(label)
+    x, y = rows[:, [k for k in range(rows.shape[1]) if k != at]].double(), rows[:, at]
+    if not bool((y == y.round()).all()):
+        raise InvalidValueError(
+            f"Labels are whole numbers, one for each class; column {at + 1} has {float(y[y != y.round()][0]):g}. "
+            "Name the right column with --label."
+        )
+    return x, y.long()
+
+
+def _build(
+    x: Tensor,
+    y: Tensor,
+    rule: Literal["fold", "paper"],
+    seed: int,
+    plot: Path | None,
+    save: Path | None,
+    as_json: bool,
+) -> None:
     import torch
 
     from farfield.lnnet import construct, lssr, smallest_digits
 
-    check_files(plot)
-    x, y = _problem(points, classes, dimensions, seed)
     net = construct(x, y, rule=rule, generator=torch.Generator().manual_seed(seed))
     facts: dict[str, Any] = {
         "points": len(x),
@@ -69,6 +127,13 @@ def demo(
 
         save_figure(lnnet_figure(net, x, y), [plot])
         typer.echo(f"wrote {plot}", err=True)
+    if save is not None:
+        from farfield.graph import export_for_any_rows, write_program
+
+        write_program(
+            export_for_any_rows(net, (x[:1].to(net.readout.weight.dtype),), {}), save, names=["scores"]
+        )
+        typer.echo(f"wrote {save}; next: farfield audit {save}", err=True)
     if as_json:
         print_json(facts)
         return

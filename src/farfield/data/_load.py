@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from farfield.data._catalogue import CATALOGUE, Entry, info
 from farfield.data._files import find
 from farfield.data._images import PackedFaces, read_cifar, read_faces, read_idx
 from farfield.data._split import Dataset, Part, far_field_split
-from farfield.errors import UnknownNameError
+from farfield.errors import InvalidValueError, UnknownNameError
 
 __all__ = ["load", "packed_faces"]
 
@@ -55,7 +56,7 @@ _LEFT_OUT = {"bike_hour": ("instant", "casual", "registered")}
 """Columns that number the rows or add up to the target."""
 
 
-def load(name: str, *, seed: int = 0) -> Dataset:
+def load(name: str, *, seed: int = 0, random_labels: int | None = None) -> Dataset:
     """A dataset, split into a training part, a held-out part from the same region and one from elsewhere.
 
     Nothing is scaled. Images come as they are, uint8; tables as float64. Files are found as
@@ -67,11 +68,16 @@ def load(name: str, *, seed: int = 0) -> Dataset:
         One of :func:`dataset_names`.
     seed
         Of the random part of the split; the official splits of images have none.
+    random_labels
+        A seed: every label is drawn anew, uniformly from the classes of the training part, as P3 does with CIFAR-10
+        and MNIST. Nothing but memory fits them.
 
     Raises
     ------
     DataError
         If a file is missing: where it was looked for, and how to get it.
+    InvalidValueError
+        If random labels are asked for where targets are numbers, not classes.
 
     Examples
     --------
@@ -84,7 +90,23 @@ def load(name: str, *, seed: int = 0) -> Dataset:
     entry = info(name)
     paths = tuple(find(name, forms) for forms in entry.files)
     reader = _READERS.get(name, _table)
-    return reader(entry, paths, seed)
+    found = reader(entry, paths, seed)
+    return found if random_labels is None else _relabeled(found, random_labels)
+
+
+def _relabeled(data: Dataset, seed: int) -> Dataset:
+    labels = data.train.y
+    if labels.dtype.kind not in "iub":
+        raise InvalidValueError(
+            f"The targets of {data.name} are numbers, not classes: there are no labels to draw. Data with classes "
+            "are mnist and cifar10."
+        )
+    classes, draw = np.unique(labels), np.random.default_rng([seed, 17])
+    train, near, far = (
+        replace(p, y=draw.choice(classes, p.y.shape)) for p in (data.train, data.id, data.ood)
+    )
+    split = f"{data.split}; labels drawn at random (seed {seed})"
+    return replace(data, train=train, id=near, ood=far, split=split)
 
 
 def _dataset(

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from farfield.errors import InvalidValueError
 from farfield.geometry._isometry import gap_of_spectrum, relative_spectrum
 
 __all__ = ["IsometryRecord", "record_isometry"]
 
+Axis: TypeAlias = Literal["sample", "token", "feature"]
 _Shape: TypeAlias = tuple[float, float, float]
+Look: TypeAlias = "Callable[[str, str, Any], None]"
+"""Is told a layer's name, its kind and its output."""
 _UNUSABLE: _Shape = (float("nan"), float("nan"), float("nan"))
 _PIECE = 2**22
 """Numbers of an activation that are converted to float64 at once: 32 MB."""
@@ -51,13 +53,29 @@ class IsometryRecord:
     ranks: Tensor
     cosines: Tensor
 
+    def __str__(self) -> str:
+        """A table, a line for each call."""
+        head = ("layer", "kind", "rows", "isometry gap", "rank", "mean cosine")
+        values = zip(self.gaps.tolist(), self.ranks.tolist(), self.cosines.tolist(), strict=True)
+        lines = [
+            (name or "(model)", kind, str(rows), *(f"{v:.4g}" for v in found))
+            for name, kind, rows, found in zip(self.names, self.kinds, self.rows, values, strict=True)
+        ]
+        wide = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+        return "\n".join(
+            "  ".join(
+                w.ljust(n) if k < 2 else w.rjust(n) for k, (w, n) in enumerate(zip(line, wide, strict=True))
+            )
+            for line in (head, *lines)
+        )
+
 
 def record_isometry(
     model: nn.Module,
     batch: Any,
     *,
     layers: type[nn.Module] | tuple[type[nn.Module], ...] | str | Iterable[str] | None = None,
-    axis: Literal["sample", "token"] = "sample",
+    axis: Axis = "sample",
     most_rows: int | None = None,
     mask: Tensor | None = None,
 ) -> IsometryRecord:
@@ -70,7 +88,8 @@ def record_isometry(
     Parameters
     ----------
     model
-        Any module.
+        Any module; of an exported program's module every operation is looked at. Files, tables and other data:
+        :func:`farfield.record_isometry`.
     batch
         What it is called with: a tensor, a tuple of arguments or a mapping of them by name, as tokenizers
         return it.
@@ -80,7 +99,8 @@ def record_isometry(
     axis
         ``"sample"``: rows are the samples, all else is flattened, and modules whose output has another first axis are
         passed over. ``"token"``: outputs of shape (samples, tokens, features), a matrix of tokens for each sample.
-        Padding counts as tokens unless ``mask`` says what it is.
+        Padding counts as tokens unless ``mask`` says what it is. ``"feature"``: rows are the features, or the
+        channels of images, over all samples: what BatchNorm brings to one length.
     most_rows
         Compare only the first so many rows, at least one.
     mask
@@ -93,7 +113,7 @@ def record_isometry(
 
     References
     ----------
-    [P2] Figures 2, C.4 and C.5.
+    [P2] Figures 2, C.4 and C.5; Corollary 3 for features.
 
     Examples
     --------
@@ -102,8 +122,10 @@ def record_isometry(
     >>> record.names, record.rows
     (('0', '1'), (4, 4))
     """
-    if axis not in ("sample", "token"):
-        raise InvalidValueError(f"Rows are compared along the axis 'sample' or 'token', got {axis!r}.")
+    if axis not in get_args(Axis):
+        raise InvalidValueError(
+            f"Rows are compared along the axis {', '.join(get_args(Axis))}; got {axis!r}."
+        )
     if most_rows is not None and most_rows < 1:
         raise InvalidValueError(f"A Gram matrix has one row or more, got most_rows={most_rows}.")
     if mask is not None and (axis != "token" or mask.ndim != 2 or not bool(mask.any(1).all())):
@@ -115,7 +137,7 @@ def record_isometry(
     count = _count(arguments, keywords)
     found: list[tuple[str, str, int, _Shape]] = []
 
-    def look(name: str, module: nn.Module, _: Any, output: Any) -> None:
+    def look(name: str, kind: str, output: Any) -> None:
         rows = _rows(output, axis, count)
         if rows is None or (mask is not None and rows.shape[:2] != mask.shape):
             return
@@ -125,25 +147,56 @@ def record_isometry(
             else [x[m.to(x.device).bool()] for x, m in zip(rows, mask, strict=True)]
         )
         chosen = [x[:most_rows] for x in chosen]
-        found.append((name, type(module).__name__, max(map(len, chosen)), _shape(chosen)))
+        found.append((name, kind, max(map(len, chosen)), _shape(chosen)))
 
-    handles = [
-        module.register_forward_hook(functools.partial(look, name)) for name, module in _chosen(model, layers)
-    ]
-    try:
-        with torch.no_grad():
-            model(*arguments, **keywords)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad():
+        if layers is None and isinstance(model, fx.GraphModule):
+            _Looking(model, look).run(*arguments, *keywords.values())
+        else:
+            _run_hooked(model, _chosen(model, layers), look, arguments, keywords)
     if not found:
         raise InvalidValueError(
-            f"None of the {len(handles)} modules gave rows to compare along the axis {axis!r}: samples need a first "
-            "axis as long as the batch, tokens an output of shape (samples, tokens, features)."
+            f"No layer gave rows to compare along the axis {axis!r}: samples and features need a first axis as long "
+            "as the batch, tokens an output of shape (samples, tokens, features)."
         )
     names, kinds, sizes, shapes = zip(*found, strict=True)
     gaps, ranks, cosines = torch.tensor(shapes, dtype=torch.float64).unbind(-1)
     return IsometryRecord(names, kinds, gaps, sizes, ranks, cosines)
+
+
+def _run_hooked(
+    model: nn.Module,
+    chosen: Iterable[tuple[str, nn.Module]],
+    look: Look,
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> None:
+    handles = [
+        module.register_forward_hook(lambda m, _, output, name=name: look(name, type(m).__name__, output))
+        for name, module in chosen
+    ]
+    try:
+        model(*arguments, **keywords)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Looking(fx.Interpreter):
+    """Runs an exported program, and looks at the result of every operation under its module's name."""
+
+    def __init__(self, model: fx.GraphModule, look: Look) -> None:
+        super().__init__(model)
+        self._look = look
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As the base class, with a look."""
+        output = super().run_node(n)
+        if n.op == "call_function":
+            stack = list(n.meta.get("nn_module_stack", {}).values())
+            kind = getattr(n.target, "_opname", getattr(n.target, "__name__", str(n.target)))
+            self._look((stack and stack[-1][0]) or n.name, kind, output)
+        return output
 
 
 def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -185,6 +238,9 @@ def _rows(output: Any, axis: str, count: int | None) -> Tensor | None:
         output = next((o for o in output if isinstance(o, Tensor)), None)
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.numel() == 0:
         return None
+    if axis == "feature":
+        usable = output.ndim > 1 and len(output) == count
+        return output.movedim(1, 0).reshape(1, output.shape[1], -1) if usable else None
     if axis == "token":
         return output if output.ndim == 3 else None
     return output.reshape(1, len(output), -1) if output.ndim > 1 and len(output) == count else None

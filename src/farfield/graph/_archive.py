@@ -49,8 +49,12 @@ _MEMBERS = tuple(
     )
 )
 _TENSOR_PICKLES = frozenset(
-    ["torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "collections OrderedDict"]
-)
+    [
+        "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "collections OrderedDict",
+        # Of a tensor with notes on it, as torch.export makes on an example with a size that is Dim.DYNAMIC.
+        "torch._tensor _rebuild_from_type_v2", "torch Tensor",
+    ]
+)  # fmt: skip
 _WAY_OUT = (
     "If you trust whoever made the file, --trust reads it with torch.export.load, which can run code in it."
 )
@@ -184,6 +188,8 @@ def _refuse_code(name: str, data: bytes) -> None:
                 raise UnsafeFileError(
                     f"The sample inputs in {name!r} are a pickle that calls {str(called)[:60].replace(' ', '.')!r}."
                 )
+    except UnsafeFileError:
+        raise
     except (ValueError, IndexError, UnicodeDecodeError) as error:
         raise UnsafeFileError(f"The sample inputs in {name!r} are a damaged pickle: {error}.") from error
 

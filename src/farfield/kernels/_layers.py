@@ -147,7 +147,7 @@ class Activate(Layer):
     def dual(self, state: KernelState) -> AngularDual:
         """The activation's expectations over the range of variances found in the state."""
         if self.sigma.homogeneity is not None:
-            return angular_dual(self.sigma, variances=1.0)
+            return _table(self.sigma, 1.0, 1.0)
         if state.common:
             q = state.q1
             if q.requires_grad and torch.is_grad_enabled():

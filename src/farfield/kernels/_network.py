@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -55,6 +55,8 @@ class NetworkKernel:
         Whether to use the polynomial; layer by layer otherwise.
     tolerance
         Its largest error, relative to the largest value on [0, π]; 1e-12 in float64 and 1e-6 in float32 if None.
+    assumed
+        What :func:`from_module` took for granted of the module, in sentences.
 
     See Also
     --------
@@ -81,6 +83,7 @@ class NetworkKernel:
     layers: tuple[Layer, ...]
     compress: bool = True
     tolerance: float | None = None
+    assumed: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -354,7 +357,7 @@ class NetworkKernel:
 
     def __getstate__(self) -> dict[str, Any]:
         # With the tables: a task that goes to a worker would fit them there anew.
-        kept = ("layers", "compress", "tolerance", "_tables", "_origins")
+        kept = ("layers", "compress", "tolerance", "assumed", "_tables", "_origins")
         return {k: self.__dict__[k] for k in kept if k in self.__dict__}
 
 

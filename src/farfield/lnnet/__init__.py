@@ -1,7 +1,7 @@
 """LayerNorm as a nonlinearity: how much it bends, and networks of linear maps and LayerNorm that fit any labels.
 
 Holds: sums of squares within classes (SSR, LSSR), Hessians of norms and modules, LN-Nets of width three
-built for given points, and how many points they can label in every way.
+built for given points or to be trained, and how many points they can label in every way.
 May import: engine, errors, nn, _typing.
 Never: trains, draws or reads files.
 """
@@ -14,6 +14,7 @@ from farfield.lnnet._curvature import CurvatureEstimate, curvature, estimate_cur
 from farfield.lnnet._exact import smallest_digits
 from farfield.lnnet._network import LNNet
 from farfield.lnnet._separation import lssr, ssr
+from farfield.lnnet._trainable import trainable
 
 __all__ = [
     "CurvatureEstimate",
@@ -25,5 +26,6 @@ __all__ = [
     "shattering_depth",
     "smallest_digits",
     "ssr",
+    "trainable",
     "vc_lower_bound",
 ]

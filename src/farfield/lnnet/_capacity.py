@@ -17,7 +17,7 @@ __all__ = ["shattering_depth", "vc_lower_bound"]
 def vc_lower_bound(depth: int, inputs: int = 1) -> int:
     r"""A lower bound of the VC dimension of LN-Nets three neurons wide with ``depth`` LayerNorms: depth + inputs + 1.
 
-    P3 states a lower bound that grows with depth; what its construction gives is L + 2 for depth L, since m points
+    P3 states a lower bound, whose wording was not at hand; its construction gives L + 2 for depth L, since m points
     on a line take m − 2 layers whatever their two labels. With d inputs more is true. Of m = L + d + 1 points in
     general position take any d + 1; an affine map sends those of one label to 0 and the others to 1 (all but one to
     0 if they have one label), and the remaining L anywhere. That leaves L + 2 positions on a line at the most, for

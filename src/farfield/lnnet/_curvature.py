@@ -77,7 +77,7 @@ def curvature(
 
     References
     ----------
-    [P3] §4; the closed form with ε and scale is ours.
+    [P3] H(f; x); the closed form with ε and scale is ours.
 
     Examples
     --------

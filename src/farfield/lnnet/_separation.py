@@ -27,7 +27,7 @@ def ssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:
 
     References
     ----------
-    [P3] §3.
+    [P3] SSR and LSSR.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def lssr(x: Float[Tensor, "n d"], y: Tensor) -> Float[Tensor, ""]:
 
     References
     ----------
-    [P3] §3; the closed form is ours.
+    [P3] LSSR; the closed form is ours.
 
     Examples
     --------

@@ -7,10 +7,59 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from farfield.geometry import record_isometry
+from farfield import geometry
+from farfield.calibration import Batches, argument_names
+from farfield.geometry import IsometryRecord
+from farfield.graph import Runnable, as_module
 from farfield.monitor._looks import Monitor
 
-__all__ = ["IsometryMonitor"]
+__all__ = ["IsometryMonitor", "record_isometry"]
+
+
+def record_isometry(
+    model: Runnable,
+    data: Any,
+    *,
+    layers: type[nn.Module] | tuple[type[nn.Module], ...] | str | Iterable[str] | None = None,
+    axis: Literal["sample", "token", "feature"] = "sample",
+    most_rows: int = 256,
+    mask: Tensor | None = None,
+) -> IsometryRecord:
+    """How close to orthogonal the rows of your data are after every layer of your network; ``print`` it for a table.
+
+    What :func:`farfield.geometry.record_isometry` does with a module and a batch, for all kinds of models and data.
+
+    Parameters
+    ----------
+    model
+        A module, in the mode it is in; an exported program; or the path of a ``.pt2`` or ``.onnx`` file.
+    data
+        Rows, as for :func:`farfield.repair`; the first batch of a loader.
+    layers, axis, mask
+        As there.
+    most_rows
+        How many rows are taken. Fewer than the narrowest layer has features: more are always dependent, gap ∞.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(8, 256, bias=False), nn.LayerNorm(256))
+    >>> rows = torch.eye(8)[:4]
+    >>> [record_isometry(net, rows).names, record_isometry(torch.export.export(net, (rows,)), rows).kinds]
+    [('0', '1'), ('linear', 'layer_norm')]
+    """
+    module = as_module(model)
+    batches = Batches(data, module, size=most_rows)
+    arguments, keywords = batches.some()
+    named = dict(zip(argument_names(module), arguments, strict=False)) if keywords else {}
+    return geometry.record_isometry(
+        module,
+        {**named, **keywords} if keywords else arguments,
+        layers=layers,
+        axis=axis,
+        most_rows=most_rows,
+        mask=mask,
+    )
 
 
 class IsometryMonitor(Monitor):
@@ -57,7 +106,7 @@ class IsometryMonitor(Monitor):
         *,
         every: int = 100,
         layers: type[nn.Module] | tuple[type[nn.Module], ...] | str | Iterable[str] | None = None,
-        axis: Literal["sample", "token"] = "sample",
+        axis: Literal["sample", "token", "feature"] = "sample",
         mask: Tensor | None = None,
         most_rows: int = 32,
     ) -> None:
@@ -69,7 +118,7 @@ class IsometryMonitor(Monitor):
         self._mask = mask
 
     def _look(self) -> dict[str, float]:
-        record = record_isometry(
+        record = geometry.record_isometry(
             self.model,
             _fresh(self._batch),
             layers=self._layers,

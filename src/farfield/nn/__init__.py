@@ -1,7 +1,7 @@
 """The torch modules the papers need.
 
-Holds: LayerNorm in its two parts, grouped and mean-field norms, activations as modules, protections that are the
-identity where data were seen (FeatureClamp, NormCap, RangeHead), the MLP builder.
+Holds: LayerNorm in its two parts, grouped and mean-field norms, LN-G put into a model that exists, activations as
+modules, protections that are the identity where data were seen (FeatureClamp, NormCap, RangeHead), the MLP builder.
 May import: errors, gaussian.
 Never: trains, analyses or loads anything.
 """
@@ -14,6 +14,7 @@ from farfield.nn._mlp import MLP, MLPSpec, ScaledLinear
 from farfield.nn._norm_cap import NormCap
 from farfield.nn._norms import (
     Center,
+    GroupedChannelNorm,
     GroupedLayerNorm,
     LayerNorm,
     MeanFieldCenter,
@@ -21,12 +22,14 @@ from farfield.nn._norms import (
     Project,
 )
 from farfield.nn._range_head import RangeHead
+from farfield.nn._to_grouped import to_grouped
 
 __all__ = [
     "MLP",
     "Center",
     "Elementwise",
     "FeatureClamp",
+    "GroupedChannelNorm",
     "GroupedLayerNorm",
     "LayerNorm",
     "MLPSpec",
@@ -37,4 +40,5 @@ __all__ = [
     "RangeHead",
     "ScaledLinear",
     "activation_module",
+    "to_grouped",
 ]

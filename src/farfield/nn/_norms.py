@@ -186,14 +186,33 @@ class GroupedLayerNorm(nn.Module):
         size = self.num_features // self.groups
         grouped = x.reshape(*x.shape[:-1], self.groups, size)
         y = nn.functional.layer_norm(grouped, (size,), eps=self.norm_eps).reshape(x.shape)
-        if self.weight is not None and self.bias is not None:
-            y = y * self.weight + self.bias
-        return y
+        y = y if self.weight is None else y * self.weight
+        return y if self.bias is None else y + self.bias
 
     def extra_repr(self) -> str:
         """What print shows."""
         affine = self.weight is not None
         return f"{self.num_features}, groups={self.groups}, elementwise_affine={affine}, norm_eps={self.norm_eps:g}"
+
+
+class GroupedChannelNorm(GroupedLayerNorm):
+    """LN-G over the channels of every place of an image: the second axis of (n, channels, height, width).
+
+    Parameters as :class:`GroupedLayerNorm`, with the channels as features.
+
+    References
+    ----------
+    [P3] LN-G.
+
+    Examples
+    --------
+    >>> GroupedChannelNorm(8, groups=2)(torch.randn(5, 8, 4, 4)).shape
+    torch.Size([5, 8, 4, 4])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (n, channels, …) → the same."""
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
 def _checked_eps(norm_eps: float) -> float:

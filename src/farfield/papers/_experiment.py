@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,9 @@ class Experiment:
         stopped. The folder is removed when the result is written.
     data
         Names of the datasets that it reads.
+    claims
+        More claims, judged from what is recorded: its numbers and its figure. A claim that is written later needs no
+        new run; ``run_experiment`` adds it to a result that is there.
     packages
         Packages that it imports or reads weights from, beside those of farfield.
     """
@@ -113,6 +116,9 @@ class Experiment:
     resumable: bool = False
     data: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    claims: Callable[[Mapping[str, Any]], Sequence[ClaimVerdict]] = field(
+        default=lambda record: (), repr=False
+    )
 
 
 def missing(experiment: Experiment) -> str | None:
@@ -177,6 +183,8 @@ def run_experiment(
         stored: dict[str, JSON] = json.loads(target.read_text(encoding="utf-8"))
         # A record without sizes is older than the paper's own numbering: its name may mean another figure.
         if _same_origin(stored.get("provenance"), origin) and "paper_size" in stored:
+            if _judge(experiment, stored):
+                _write(stored, target)
             _draw(stored, target, warn, again=False)
             return stored
     # Other settings, another folder: what an earlier run left must not be taken for this one's.
@@ -189,21 +197,38 @@ def run_experiment(
         "quick": quick,
         "size": measured,
         "paper_size": plain(dict(experiment.paper_size)),
-        "verdicts": [{**plain(v), "surprising": v.surprising} for v in outcome.verdicts],
+        "verdicts": [_verdict(v) for v in outcome.verdicts],
         "table": plain(outcome.table),
         "numbers": plain(outcome.numbers),
         "figure": plain(outcome.figure),
         "provenance": origin,
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Written whole: the presence of the JSON says that the experiment is done.
-    partial = target.with_suffix(".json.part")
-    partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(target)
+    _judge(experiment, record)
+    _write(record, target)
     if experiment.resumable:
         shutil.rmtree(target.with_suffix(""), ignore_errors=True)
     _draw(record, target, warn, again=True)
     return record
+
+
+def _verdict(v: ClaimVerdict) -> dict[str, JSON]:
+    return {**plain(v), "surprising": v.surprising}
+
+
+def _judge(experiment: Experiment, record: dict[str, Any]) -> bool:
+    """Add to a record the verdicts that its own numbers give and that it does not hold; whether there were any."""
+    held = {v["claim"] for v in record["verdicts"]}
+    more = [_verdict(v) for v in experiment.claims(record) if v.claim not in held]
+    record["verdicts"] += more
+    return bool(more)
+
+
+def _write(record: Mapping[str, JSON], target: Path) -> None:
+    """Written whole: the presence of the JSON says that the experiment is done."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_suffix(".json.part")
+    partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(target)
 
 
 def _draw(

@@ -28,6 +28,7 @@ _TITLES = {
     "p2.tableC1": "P2 Table C.1: isometry strength under gain",
     "p2.fig2": "P2 Figure 2: isometry gap through the layers before and after training",
     "p2.fig3": "P2 Figure 3: isometry gap through depth against Theorem 4",
+    "p2.fig3_degenerate": "P2, beside Figure 3: the same on inputs that are nearly parallel, thirty layers",
     "p2.fig4": "P2 Figure 4: layer centering against mean-field centering",
     "p2.fig5": "P2 Figure 5: with and without projection",
     "p2.fig6": "P2 Figure 6: layer projection against mean-field projection",

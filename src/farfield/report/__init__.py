@@ -2,7 +2,7 @@
 
 Holds: figures and tables as data, audits, repairs and certificates as HTML, SARIF and terminal text, and what renders
 them (matplotlib, jinja2, rich).
-May import: errors, lnnet, _text; matplotlib in one place.
+May import: errors, geometry, lnnet, _text; matplotlib in one place.
 Never: computes a result, or knows the class of one: results hand it plain data.
 """
 
@@ -12,6 +12,7 @@ from farfield.report._certificate import print_certificate, render_certificate
 from farfield.report._data import Figure, Heatmap, Panel, Series, Table
 from farfield.report._html import render_html
 from farfield.report._index import print_index, render_index, write_index
+from farfield.report._isometry import isometry_figure
 from farfield.report._layers import lnnet_figure
 from farfield.report._plots import save_figure
 from farfield.report._repair import render_repair
@@ -30,6 +31,7 @@ __all__ = [
     "audit_summary",
     "audit_text",
     "certificate_summary",
+    "isometry_figure",
     "lnnet_figure",
     "plot_audit",
     "plot_certificate",

@@ -171,10 +171,11 @@ class _Builder:
         return Network(tuple(self.blocks), form, tuple(int(d) for d in self.program.node(output).shape))
 
     def _form(self, node: Node) -> Any:
-        """The node as a form; ``None`` for a value no rule covers and no interval bounds."""
+        """The node as a form; ``None`` for a value no rule covers and no interval bounds, and for a complex one."""
+        if node.dtype is not None and node.dtype.is_complex:
+            return None
         if node.role == "constant":
-            value = self.program.constants[node.name].detach()
-            return None if value.is_complex() else constant_form(value)
+            return constant_form(self.program.constants[node.name].detach())
         if node.role == "input":
             return self._input(node)
         operands = [None if name is None else self.forms.get(name) for name in node.inputs]
@@ -240,7 +241,7 @@ class _Builder:
 
     def _boxed(self, node: Node) -> Any:
         claim = self.intervals.get(node.name)
-        if not isinstance(claim, Interval) or node.dtype is None or node.dtype.is_complex:
+        if not isinstance(claim, Interval) or node.dtype is None:
             return None
         if not bool(torch.isfinite(claim.lo).all() & torch.isfinite(claim.hi).all()):
             return None

@@ -24,7 +24,8 @@ def angular_dual(
 
     - Positively homogeneous of degree one (ReLU, leaky ReLU, \|x\|, identity): a formula, exact to rounding, whatever
       the variances.
-    - Homogeneous of another degree (powers of ReLU, step, sign): one series in the angle, whatever the variances.
+    - Homogeneous of another degree (powers of ReLU, step, sign): one series in the angle, whatever the variances;
+      between ½ and 2 three, as the slope has a branch at θ = 0 that none could follow.
     - Anything else at one variance: one series in the angle, 10 to 80 terms; a second to build, then cached.
     - Anything smooth but for kinks at 0, over a range of variances: a table in (log q₁, log q₂, θ), evaluated by one
       product of thin matrices for each of its 40 to 90 degrees in θ; seconds to build, up to a minute over four

@@ -13,9 +13,11 @@ from typing import final
 import torch
 from torch import Tensor
 
+from farfield.errors import InvalidValueError
 from farfield.gaussian._activation import Activation
 from farfield.gaussian._closed_forms import one_sided_power_integral
 from farfield.gaussian.angular._base import AngularDual, like, refuse_slope
+from farfield.gaussian.angular._powers import SplitSeries
 from farfield.gaussian.angular._series import AngleSeries, Parity, fit_series, unfold
 
 __all__ = ["PowerDual", "RampDual", "homogeneous_dual"]
@@ -96,7 +98,7 @@ def _bend(theta: Tensor, straight: float, bent: float) -> Tensor:
 @final
 @dataclass(frozen=True)
 class PowerDual(AngularDual):
-    r"""Degree n ≠ 1: one series in the angle at unit variance, times (q₁q₂)^{n/2}.
+    r"""Degree n ≠ 1: one series in the angle at unit variance, or for ½ < n < 2 its parts, times (q₁q₂)^{n/2}.
 
     .. math:: V(q) = (r^2+l^2)\,\frac{2^{n-1}\Gamma(n+\frac12)}{\sqrt\pi}\, q^n
     """
@@ -105,7 +107,7 @@ class PowerDual(AngularDual):
     degree: float
     squared: float
     average: float
-    series: AngleSeries
+    series: AngleSeries | SplitSeries
 
     @property
     def error(self) -> float:  # type: ignore[override]
@@ -158,6 +160,14 @@ def homogeneous_dual(sigma: Activation, tolerance: float) -> AngularDual:
         # E σ(x)σ(y) = α²(1 − 2θ/π) + β².
         value = torch.full((1,), odd**2 * 2.0 / math.pi / squared, dtype=torch.float64)
         return PowerDual(sigma, n, squared, average, AngleSeries(value, value, parity, True, 0.0))
+    if 0.0 < n <= 0.5:
+        raise InvalidValueError(
+            f"{sigma.name} is homogeneous of degree {n:g}: E σ′² is infinite for degrees up to ½, so that the "
+            "tangent kernel is infinite on the diagonal and no dual is tabulated. Take a degree above ½, as P1 does."
+        )
+    if 0.5 < n < 2.0:
+        split = SplitSeries.of(n, cross / same, tolerance, sigma.name)
+        return PowerDual(sigma, n, squared, average, split)
     factor: float = n * n * 2.0 ** (n - 1.0) * math.gamma(n) / (2.0 * math.pi) / squared
 
     def sample(theta: Tensor) -> Tensor:

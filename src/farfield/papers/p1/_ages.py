@@ -36,11 +36,17 @@ PREDICTION_EDGES = tuple(range(-40, 141, 5))
 """Bins of predicted ages; what lies beyond is counted in the outermost."""
 
 
-def head(where: str, inputs: int, *, width: int, depth: int, bias_var: float, seed: int) -> nn.Module:
-    """The layers on top: P1's initialization, LayerNorm without affine parameters."""
+def head(
+    where: str, inputs: int, *, width: int, depth: int, bias_var: float, kaiming_first: bool, seed: int
+) -> nn.Module:
+    """The layers on top, LayerNorm without affine parameters.
+
+    Weights are Kaiming's, as P1's; those of the first layer, unless asked for, have variance 1/fan_in instead.
+    """
     return MLP(
         inputs, 1, width=width, depth=depth, activation="relu", norm=None if where == "none" else "layer",
-        placement=where, bias_var=bias_var, generator=torch.Generator().manual_seed(seed),  # type: ignore[arg-type]
+        placement=where, weight_var=2.0 if kaiming_first else None, bias_var=bias_var,  # type: ignore[arg-type]
+        generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
 
 

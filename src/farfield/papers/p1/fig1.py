@@ -1,9 +1,10 @@
 """Toys in one dimension, trained and followed far outside: without a norm, with LayerNorm, with BatchNorm.
 
 The paper gives the toys, 100 points, two hidden layers of 128, five seeds and 3000 epochs. It does not give the
-interval, the noise, the initialization or whether the norms learn a scale and a shift. Chosen here: [−5, 5], noise
-0.1, the initialization of its table of proteins (Kaiming, bias variance 0.01), Adam at 1e-3 over the whole batch as
-there, and norms as torch makes them, with scale and shift. A seed draws the network; all see the same 100 points.
+interval, the noise or whether the norms learn a scale and a shift. Chosen here: [−5, 5], noise 0.1, Adam at 1e-3 over
+the whole batch, and norms as torch makes them, with scale and shift. A seed draws the network; all see the same 100
+points. As for all of its networks, weights are Kaiming's (variance 2 over the number of inputs, the first layer too)
+and biases have variance 0.01.
 
 Run: ``farfield reproduce p1.fig1``
 """
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from farfield._budget import Budget
+from farfield._intervals import mean_interval
 from farfield.certify import certify
 from farfield.data import Dataset, load
 from farfield.graph import capture
@@ -39,12 +41,12 @@ _FAR = 1e8
 """Slopes are measured from here to twice as far: beyond every kink, with sixteen digits still enough."""
 
 
-def network(variant: Variant, *, width: int, depth: int, seed: int) -> nn.Module:
+def network(variant: Variant, *, width: int, depth: int, weight_var: float, seed: int) -> nn.Module:
     """One network of a kind, drawn at random."""
     activation, norm, placement = variant
     return MLP(
         1, 1, width=width, depth=depth, activation=activation, norm=norm, placement=placement,  # type: ignore[arg-type]
-        bias_var=0.01, norm_affine=True, generator=torch.Generator().manual_seed(seed),
+        weight_var=weight_var, bias_var=0.01, norm_affine=True, generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
 
 
@@ -91,6 +93,7 @@ def run(
     variants: Mapping[str, Sequence[str | None]],
     width: int,
     depth: int,
+    weight_var: float,
     seeds: int,
     epochs: int,
     lr: float,
@@ -109,7 +112,7 @@ def run(
     for t, toy in enumerate(toys):
         x, y = (torch.from_numpy(v).float() for v in (data[toy].train.x, data[toy].train.y))
         models = [
-            network(kind, width=width, depth=depth, seed=1000 * seed + s)
+            network(kind, width=width, depth=depth, weight_var=weight_var, seed=1000 * seed + s)
             for kind in kinds.values()
             for s in range(seeds)
         ]
@@ -281,7 +284,7 @@ def _figure(
     panels = [_window(toy, [s for s in samples if s.toy == toy], names, data[toy], grid) for toy in data]
     panels += [_growth(toy, [s for s in samples if s.toy == toy], names, radii) for toy in data]
     caption = (
-        f"Above: mean over {seeds} networks with the smallest and the largest, ReLU; black: a third of the points; "
+        f"Above: mean over {seeds} networks with its 95% t-interval, ReLU; black: a third of the points; "
         "dotted: the function. Below: the largest |f(±r)| of all networks of a kind."
     )
     return Figure("Trained on [−5, 5] and followed outside", tuple(panels), caption, columns=len(data))
@@ -295,8 +298,10 @@ def _window(
     for s in own:
         if s.activation != "relu":
             continue
-        low, high = digits(s.window.amin(0)), digits(s.window.amax(0))
-        series.append(Series(s.name, x, digits(s.window.mean(0)), low, high, color=names.index(s.name)))
+        # With fewer than three networks an interval says nothing.
+        mean, half = mean_interval(s.window) if len(s.window) > 2 else (s.window.mean(0), None)
+        low, high = ((), ()) if half is None else (digits(mean - half), digits(mean + half))
+        series.append(Series(s.name, x, digits(mean), low, high, color=names.index(s.name)))
     order = np.argsort(np.concatenate([data.id.x[:, 0], data.ood.x[:, 0]]))
     curve = [
         np.concatenate([getattr(data.id, k).ravel(), getattr(data.ood, k).ravel()])[order][::5] for k in "xy"
@@ -371,7 +376,8 @@ EXPERIMENT = Experiment(
             "SiLU": ["silu", None, "none"],
             "SiLU, LN first": ["silu", "layer", "first"],
         },
-        "width": 128, "depth": 2, "seeds": 5, "epochs": 3000, "lr": 1e-3, "radii": [5.0, 25.0, 50.0, 500.0, 5e4],
+        "width": 128, "depth": 2, "weight_var": 2.0, "seeds": 5, "epochs": 3000, "lr": 1e-3,
+        "radii": [5.0, 25.0, 50.0, 500.0, 5e4],
         "half_width": 25.0, "points": 201, "certify_steps": 300,
     },
     quick={
@@ -383,7 +389,8 @@ EXPERIMENT = Experiment(
         },
     },
     paper_size={
-        "toys": ["sinusoid", "linear", "quadratic"], "width": 128, "depth": 2, "seeds": 5, "epochs": 3000, "lr": 1e-3,
+        "toys": ["sinusoid", "linear", "quadratic"], "width": 128, "depth": 2, "weight_var": 2.0, "seeds": 5,
+        "epochs": 3000, "lr": 1e-3,
     },
     run=run,
     resumable=True,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from farfield._intervals import mean_interval
 from farfield.errors import MissingExtraError
+from farfield.papers._correlation import spearman
 from farfield.papers._curves import digits
 from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p1._far import Bounds, Slopes, bounds, outputs_along, slopes, unit_directions
@@ -269,6 +270,65 @@ def _table(models: Sequence[_Model]) -> Table:
     return Table(("model", "R² ID", "paper", "R² OOD", "paper"), tuple(rows))
 
 
+def _claims(record: Mapping[str, Any]) -> Claims:
+    """What the paper's text says beside its table, from the scores and the figure that are recorded."""
+    claims, numbers = Claims(), record["numbers"]
+    settings = record["provenance"]["settings"]
+    if not settings["judge_scores"]:
+        return claims
+    plain = [name for name, where in settings["variants"].items() if where == "none"]
+    normed = [name for name in settings["variants"] if name not in plain]
+    ood = {
+        name: numbers[name]["ood"]["mean_and_half_width"]
+        for name in (*normed, TREES)
+        if "ood" in numbers[name]
+    }
+    words = ", ".join(f"{name} {mean:.3f} ± {half:.3f}" for name, (mean, half) in ood.items())
+    low, high = ({k: m + sign * h for k, (m, h) in ood.items()} for sign in (-1, 1))
+    if TREES in ood:
+        claims.add(
+            "with LayerNorm, wherever it is, R² beyond the training region is above XGBoost's, and the 95% intervals "
+            "do not overlap",
+            min(low[k] for k in normed) > high[TREES],
+            words,
+        )
+    claims.add(
+        "where the LayerNorm is matters little: the 95% intervals of R² beyond the training region all overlap",
+        max(low[k] for k in normed) <= min(high[k] for k in normed),
+        words,
+    )
+    histograms, errors, _ = (
+        {s["label"]: dict(zip(s["x"], s["y"], strict=True)) for s in panel["series"]}
+        for panel in record["figure"]["panels"]
+    )
+    shares = {
+        name: sum(share for at, share in histograms[name].items() if not 0 <= at <= 21)
+        for name in (*plain, *normed)
+    }
+    claims.add(
+        "beyond the training region the predictions without LayerNorm have the heavier tails",
+        min(shares[k] for k in plain) > max(shares[k] for k in normed),
+        "outside 0 … 21 Å, where all proteins are: " + ", ".join(f"{k} {v:.1%}" for k, v in shares.items()),
+    )
+    ranks = {
+        name: float(spearman(torch.tensor(list(by)), torch.tensor(list(by.values()))))
+        for name, by in errors.items()
+    }
+    claims.add(
+        "the error grows with the surface area, for every model (rank correlation over all bins above ½)",
+        min(ranks.values()) > 0.5,
+        ", ".join(f"{name} {r:.2f}" for name, r in ranks.items()),
+    )
+    far = [area for area in errors[plain[0]] if area > 24_000]
+    worst = sum(max(errors, key=lambda name: errors[name][area]) in plain for area in far)
+    claims.add(
+        "beyond 24,000 Å² the error without LayerNorm is the largest in every bin",
+        worst == len(far),
+        f"in {worst} of {len(far)}",
+    )
+    return claims
+
+
 EXPERIMENT = Experiment(
     name="p1.table1",
     description=(
@@ -293,4 +353,5 @@ EXPERIMENT = Experiment(
     run=run,
     resumable=True,
     data=("protein",),
+    claims=_claims,
 )  # fmt: skip

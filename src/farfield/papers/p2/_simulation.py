@@ -26,6 +26,7 @@ __all__ = [
     "chance_level",
     "degenerate_input",
     "from_law",
+    "input_layer",
     "measured",
     "pair_numbers",
     "paired",
@@ -90,6 +91,12 @@ class Sizes(TypedDict):
     progress: Progress
 
 
+def input_layer(rows: Tensor) -> Tensor:
+    """LN(x − x̄) of every row, x⁰ of the paper's Eq. 1 up to √d."""
+    projected: Tensor = Project()(Center()(rows))
+    return projected
+
+
 def degenerate_input(n: int, width: int, degeneracy: float, generator: torch.Generator) -> Tensor:
     """n Gaussian rows whose leading singular value is multiplied by ``degeneracy``, each row scaled to RMS one."""
     x = torch.randn(n, width, generator=generator, dtype=torch.float64)
@@ -99,14 +106,14 @@ def degenerate_input(n: int, width: int, degeneracy: float, generator: torch.Gen
     return projected
 
 
-def _mix(x: Tensor, noise: Tensor, width: int, sampler: str) -> Tensor:
-    """X Wᵀ/√width with W Gaussian.
+def _mix(x: Tensor, noise: Tensor, sampler: str) -> Tensor:
+    """X Wᵀ/√d with W Gaussian, d the features of X.
 
     ``"weights"``: ``noise`` is W itself. ``"law"``: with X = L Q, Q of orthonormal rows, Q Wᵀ is again an iid
     Gaussian matrix, of n rows only; ``noise`` is that matrix. The law of the result given X is the same, exactly, at
     n·width draws instead of width².
     """
-    return x @ noise.T / math.sqrt(width) if sampler == "weights" else from_law(x, noise)
+    return x @ noise.T / math.sqrt(x.shape[1]) if sampler == "weights" else from_law(x, noise)
 
 
 def from_law(x: Tensor, noise: Tensor) -> Tensor:
@@ -126,10 +133,14 @@ def simulate(
     seed: int,
     progress: Progress,
     sampler: Literal["weights", "law"] = "weights",
+    given: Sequence[Tensor] | None = None,
     start: int = 0,
     total: int | None = None,
 ) -> list[Trace]:
-    """Run every layering on the same inputs and the same fresh weights at each layer, ``runs`` times, in float64."""
+    """Run every layering on the same inputs and the same fresh weights at each layer, ``runs`` times, in float64.
+
+    Inputs are those of :func:`degenerate_input`, or the ``given`` ones, a batch for each run.
+    """
     sigmas = [activation(item.sigma) for item in layerings]
     norms = [nn.Sequential(*item.norms(s)) for item, s in zip(layerings, sigmas, strict=True)]
     gaps = torch.full((len(layerings), runs, depth + 1), torch.nan, dtype=torch.float64)
@@ -139,7 +150,7 @@ def simulate(
     total = runs * depth if total is None else total
     for run in range(runs):
         generator = torch.Generator().manual_seed(1_000_003 * seed + 7919 * run + width)
-        x0 = degenerate_input(n, width, degeneracy, generator)
+        x0 = given[run] if given is not None else degenerate_input(n, width, degeneracy, generator)
         inputs.append(x0)
         states = [x0] * len(layerings)
         for layer in range(depth + 1):
@@ -156,10 +167,11 @@ def simulate(
                     spreads[k, run, layer] = squares.mean().log() - squares.log().mean()
             if layer == depth:
                 break
-            rows = n if sampler == "law" else width
-            noise = torch.randn(rows, width, generator=generator, dtype=torch.float32).double()
+            # As many columns of W as units: the images of a first layer have another number of features.
+            shape = (n, width) if sampler == "law" else (width, states[0].shape[1])
+            noise = torch.randn(*shape, generator=generator, dtype=torch.float32).double()
             for k, (item, sigma) in enumerate(zip(layerings, sigmas, strict=True)):
-                z = item.gain * _mix(states[k], noise, width, sampler)
+                z = item.gain * _mix(states[k], noise, sampler)
                 states[k] = norms[k](sigma(z)) if item.order == "post" else sigma(norms[k](z))
             progress(start + run * depth + layer + 1, total)
     return [Trace(gaps[k], gammas[k], tuple(inputs), spreads[k]) for k in range(len(layerings))]

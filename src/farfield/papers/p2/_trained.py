@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from farfield.data import load
-from farfield.errors import InvalidValueError
+from farfield.errors import InvalidValueError, UnknownNameError
 from farfield.geometry import gram, isometry_gap, record_isometry
 from farfield.nn import MLP, Center
+from farfield.papers.p2._simulation import input_layer
 
 __all__ = ["PARTS", "Images", "Stages", "accuracy", "floor", "images", "network", "stages", "taken_apart"]
 
@@ -35,8 +36,13 @@ class Images:
     held_out_y: Tensor
 
 
-def images(name: str, *, rows: int | None, held_out: int, seed: int) -> Images:
-    """The first ``rows`` of a random order of the training images (all if None) and ``held_out`` test images."""
+def images(name: str, *, rows: int | None, held_out: int, input_norm: str, seed: int) -> Images:
+    """The first ``rows`` of a random order of the training images (all if None) and ``held_out`` test images.
+
+    ``input_norm``: "layer" sends every row through the paper's LayerNorm of inputs, "none" leaves it.
+    """
+    if input_norm not in ("layer", "none"):
+        raise UnknownNameError("norm of the inputs", input_norm, ("layer", "none"))
     data = load(name)
     order = np.random.default_rng([seed, 0]).permutation(len(data.train.x))[:rows]
     others = np.random.default_rng([seed, 1]).permutation(len(data.id.x))[:held_out]
@@ -47,7 +53,8 @@ def images(name: str, *, rows: int | None, held_out: int, seed: int) -> Images:
 
     def flat(part: NDArray[np.generic]) -> Tensor:
         scaled = (part.astype(np.float32) - mean) / spread
-        return torch.from_numpy(scaled.reshape(len(part), math.prod(part.shape[1:])))
+        flattened = torch.from_numpy(scaled.reshape(len(part), math.prod(part.shape[1:])))
+        return input_layer(flattened) if input_norm == "layer" else flattened
 
     labels = (torch.from_numpy(part.y[chosen]) for part, chosen in ((data.train, order), (data.id, others)))
     return Images(flat(x), next(labels), flat(apart), next(labels))

@@ -5,8 +5,9 @@ Run: ``farfield reproduce p2.fig2``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from farfield.geometry import feature_isometry_gap
 from farfield.learn import Training, train
 from farfield.nn import MLP, Center, Project
 from farfield.papers._curves import digits
-from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult, Progress
+from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
 from farfield.papers.p2._simulation import from_law
 from farfield.papers.p2._trained import Images, Stages, accuracy, floor, images, network, stages
 from farfield.report import Figure, Panel, Series
@@ -60,13 +61,14 @@ def run(
     compared: Sequence[int],
     batches: int,
     precision: str,
+    input_norm: str,
 ) -> ExperimentResult:
     """Train ``runs`` networks of each activation; gaps of held-out batches after every part of every layer.
 
     ``compared``: how many rows a Gram matrix has, each with ``batches`` batches of its own. ``wider``: width of
     untrained networks beside them, which say whether a gap that stays is the width's doing.
     """
-    data = images("cifar10", rows=rows, held_out=batches * max(compared), seed=seed)
+    data = images("cifar10", rows=rows, held_out=batches * max(compared), input_norm=input_norm, seed=seed)
     training = Training(
         epochs=epochs, batch_size=batch_size, optimizer="sgd", lr=lr, loss="cross_entropy",
         precision=precision,  # type: ignore[arg-type]
@@ -272,6 +274,34 @@ def _numbers(found: TrainingEffect) -> dict[str, Any]:
     }
 
 
+def _claims(record: Mapping[str, Any]) -> list[ClaimVerdict]:
+    """What the caption says of activations, from the gaps that are recorded."""
+    claims, numbers = Claims(), record["numbers"]
+    names = record["provenance"]["settings"]["activations"]
+    ends: dict[str, dict[str, float]] = {}
+    for name in names:
+        for time in TIMES:
+            for n, networks in numbers[name][time].items():
+                gaps = torch.tensor([[b["gaps"] for b in own] for own in networks], dtype=torch.float64)
+                rise = gaps[..., 1] - gaps[..., 0]
+                up = int((rise > 0).sum())
+                claims.add(
+                    f"{name}, {time}, {n} rows: no activation raises the gap",
+                    up == 0,
+                    f"{up} of {rise.numel()} (layers × batches × networks) do; change between {_range(rise)}",
+                )
+                ends.setdefault(f"{time}, {n} rows", {})[name] = float(gaps[..., -1, 3].mean())
+    for what, last in ends.items():
+        order = sorted(last, key=isometry_strength)
+        falls = all(last[a] > last[b] for a, b in pairwise(order))
+        claims.add(
+            f"{what}: the larger β, the smaller the gap after the last LayerNorm",
+            falls,
+            "by β: " + ", ".join(f"{name} {last[name]:.3g}" for name in order),
+        )
+    return claims
+
+
 EXPERIMENT = Experiment(
     name="p2.fig2",
     description=(
@@ -285,6 +315,7 @@ EXPERIMENT = Experiment(
         "activations": ["sigmoid", "selu", "elu", "tanh", "silu", "relu", "gelu"], "runs": 5, "wider": 8000,
         "rows": 10000, "width": 1000, "depth": 10, "batch_size": 512,
         "lr": 0.01, "epochs": 5, "compared": [512, 32], "batches": 3, "precision": "float32",
+        "input_norm": "none",
     },
     quick={
         "activations": ["relu", "tanh"], "runs": 3, "wider": 256, "rows": 512, "width": 64,
@@ -292,9 +323,10 @@ EXPERIMENT = Experiment(
     },
     paper_size={
         "activations": None, "runs": None, "rows": "all", "width": 1000, "depth": 10, "batch_size": 512,
-        "lr": 0.01, "epochs": None, "precision": None,
+        "lr": 0.01, "epochs": None, "precision": None, "input_norm": "layer",
     },
     run=run,
     resumable=True,
     data=("cifar10",),
+    claims=_claims,
 )  # fmt: skip

@@ -47,6 +47,9 @@ EXPERIMENT = Experiment(
         "n": 10, "width": 1000, "depth": 30, "degeneracy": 100.0, "runs": 10,
     },
     quick={"width": 256, "depth": 6, "runs": 3},
-    paper_size={"activations": ["relu", "tanh", "sigmoid", "exp"], "n": 10, "width": 1000, "depth": 30, "runs": 10},
+    paper_size={
+        "activations": ["relu", "tanh", "sigmoid", "exp"], "n": 10, "width": 1000, "depth": 30, "runs": 10,
+        "degeneracy": 100.0,
+    },
     run=run,
 )  # fmt: skip

@@ -78,6 +78,7 @@ EXPERIMENT = Experiment(
     quick={"width": 128, "depth": 8, "runs": 3},
     paper_size={
         "activations": ["relu", "tanh", "sigmoid", "exp"], "n": 10, "width": 1000, "depth": None, "runs": 10,
+        "degeneracy": 10.0,
     },
     run=run,
 )  # fmt: skip

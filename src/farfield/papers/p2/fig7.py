@@ -14,9 +14,9 @@ from torch import Tensor
 from farfield._intervals import mean_interval
 from farfield.gaussian import isometry_strength
 from farfield.learn import Training, train
+from farfield.papers._correlation import chance, pearson, spearman
 from farfield.papers._curves import digits
 from farfield.papers._experiment import Claims, ClaimVerdict, Experiment, ExperimentResult, Progress
-from farfield.papers.p2._correlation import chance, pearson, spearman
 from farfield.papers.p2._trained import images, network
 from farfield.report import Figure, Panel, Series, Table
 
@@ -35,9 +35,10 @@ def run(
     lr: float,
     epochs: int,
     precision: str,
+    input_norm: str,
 ) -> ExperimentResult:
     """Train every activation ``runs`` times; a run's networks share initial weights and the order of batches."""
-    data = images("cifar10", rows=rows, held_out=0, seed=seed)
+    data = images("cifar10", rows=rows, held_out=0, input_norm=input_norm, seed=seed)
     betas = torch.tensor([isometry_strength(name) for name in activations], dtype=torch.float64)
     seeds = [1000 * seed + r for r in range(runs)]
     models = [network(data.x.shape[1], name, width, depth, s) for name in activations for s in seeds]
@@ -154,11 +155,13 @@ EXPERIMENT = Experiment(
     settings={
         "activations": ["sigmoid", "selu", "elu", "tanh", "silu", "relu", "gelu"], "runs": 5, "rows": 6000,
         "width": 256, "depth": 10, "batch_size": 100, "lr": 0.01, "epochs": 10, "precision": "bfloat16",
+        "input_norm": "none",
     },
     quick={"runs": 2, "rows": 256, "width": 32, "depth": 3, "batch_size": 64, "epochs": 3, "precision": "float32"},
     paper_size={
         "activations": ["sigmoid", "selu", "elu", "tanh", "silu", "relu", "gelu"], "runs": 5, "rows": "all",
         "width": 1000, "depth": 10, "batch_size": 512, "lr": 0.01, "epochs": 20, "precision": None,
+        "input_norm": "layer",
     },
     run=run,
     resumable=True,

@@ -84,6 +84,9 @@ EXPERIMENT = Experiment(
         "ordered": "relu", "n": 10, "width": 1000, "depth": 30, "degeneracy": 10.0, "runs": 10,
     },
     quick={"width": 256, "depth": 10, "runs": 3},
-    paper_size={"activations": None, "n": 10, "width": 1000, "depth": None, "runs": 10},
+    paper_size={
+        "activations": None, "n": 10, "width": 1000, "depth": None, "runs": 10,
+        "degeneracy": "5 in (a), 100 in (b)",
+    },
     run=run,
 )  # fmt: skip

@@ -83,6 +83,6 @@ EXPERIMENT = Experiment(
         "depth": 30, "degeneracy": 10.0, "runs": 10,
     },
     quick={"widths": [64, 256], "depth": 10, "runs": 4},
-    paper_size={"activation": "relu", "n": 10, "widths": None, "depth": None, "runs": 10},
+    paper_size={"activation": "relu", "n": 10, "widths": None, "depth": None, "runs": 10, "degeneracy": 10.0},
     run=run,
 )  # fmt: skip

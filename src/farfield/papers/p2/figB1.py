@@ -83,6 +83,6 @@ EXPERIMENT = Experiment(
         "n": 10, "width": 10000, "depth": 30, "degeneracy": 100.0, "runs": 10, "sampler": "law",
     },
     quick={"width": 512, "depth": 8, "runs": 3},
-    paper_size={"n": 10, "width": 10000, "runs": 10, "depth": None},
+    paper_size={"n": 10, "width": 10000, "runs": 10, "depth": None, "degeneracy": 100.0},
     run=run,
 )  # fmt: skip

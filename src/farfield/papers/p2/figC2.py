@@ -53,6 +53,9 @@ EXPERIMENT = Experiment(
         "n": 10, "width": 1000, "depth": 30, "degeneracy": 100.0, "runs": 10, "at": 4,
     },
     quick={"width": 256, "depth": 6, "runs": 3},
-    paper_size={"activations": None, "gains": None, "n": None, "width": None, "depth": None, "runs": 10},
+    paper_size={
+        "activations": None, "gains": None, "n": None, "width": None, "depth": None, "runs": 10,
+        "degeneracy": 100.0,
+    },
     run=run,
 )  # fmt: skip

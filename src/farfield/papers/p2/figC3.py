@@ -82,9 +82,9 @@ EXPERIMENT = Experiment(
     ),
     settings={
         "activations": ["relu", "leaky_relu", "tanh", "sigmoid", "selu"], "stronger": ["relu", "leaky_relu"],
-        "n": 10, "width": 1000, "depth": 30, "degeneracy": 10.0, "runs": 10,
+        "n": 10, "width": 1000, "depth": 30, "degeneracy": 100.0, "runs": 10,
     },
     quick={"width": 128, "depth": 8, "runs": 3},
-    paper_size={"activations": None, "n": None, "width": None, "depth": None, "runs": 10},
+    paper_size={"activations": None, "n": None, "width": None, "depth": None, "runs": 10, "degeneracy": 100.0},
     run=run,
 )  # fmt: skip

@@ -29,12 +29,13 @@ def run(
     activation: str,
     n: int,
     runs: int,
+    input_norm: str,
 ) -> ExperimentResult:
     """Gaps of batches of training images, a fresh batch and fresh weights in every run."""
     found: dict[tuple[str, str], list[Stages]] = {}
     total, done = len(datasets) * len(shapes) * runs, 0
     for dataset in datasets:
-        batches = images(dataset, rows=runs * n, held_out=0, seed=seed).x.split(n)
+        batches = images(dataset, rows=runs * n, held_out=0, input_norm=input_norm, seed=seed).x.split(n)
         for k, (shape, widths) in enumerate(shapes.items()):
             own = []
             for r, batch in enumerate(batches):
@@ -128,7 +129,7 @@ EXPERIMENT = Experiment(
             "constant": [1000, 1000, 1000, 1000, 1000], "growing": [512, 1024, 2048, 4096, 8192],
             "shrinking": [8192, 4096, 2048, 1024, 512], "alternating": [1024, 2048, 1024, 2048, 1024],
         },
-        "activation": "relu", "n": 100, "runs": 10,
+        "activation": "relu", "n": 100, "runs": 10, "input_norm": "layer",
     },
     quick={
         "shapes": {
@@ -138,7 +139,8 @@ EXPERIMENT = Experiment(
         "n": 12, "runs": 3,
     },
     paper_size={
-        "datasets": ["mnist", "cifar10"], "activation": "relu", "shapes": None, "n": None, "runs": 10,
+        "datasets": ["mnist", "cifar10"], "activation": "relu", "shapes": None, "n": 100, "runs": 10,
+        "input_norm": "layer",
     },
     run=run,
     data=("mnist", "cifar10"),

@@ -7,29 +7,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from farfield.errors import InvalidValueError
-from farfield.nn import GroupedLayerNorm
+from farfield.nn import GroupedChannelNorm, GroupedLayerNorm
 
 __all__ = ["Convolutions", "Encoder"]
 
 
-def _norm(features: int, size: int) -> GroupedLayerNorm:
+def _norm(features: int, size: int, kind: type[GroupedLayerNorm] = GroupedLayerNorm) -> GroupedLayerNorm:
     """LN-G with groups of ``size`` features; 0 for one group of all, LayerNorm."""
     if size and features % size:
         raise InvalidValueError(f"Groups of {size} features do not divide {features}.")
-    return GroupedLayerNorm(features, features // size if size else 1)
-
-
-class ChannelNorm(nn.Module):
-    """LN-G over the channels of every place of an image, (n, channels, h, w)."""
-
-    def __init__(self, channels: int, size: int) -> None:
-        super().__init__()
-        self.norm = _norm(channels, size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape (n, channels, h, w) → the same."""
-        result: Tensor = self.norm(x.movedim(1, -1)).movedim(-1, 1)
-        return result
+    return kind(features, features // size if size else 1)
 
 
 class Convolutions(nn.Module):
@@ -61,7 +48,7 @@ class Convolutions(nn.Module):
             for k, count in enumerate(channels):
                 layers += [
                     nn.Conv2d(before, count, 3, stride=2 if k < 2 else 1, padding=1),
-                    ChannelNorm(count, size),
+                    _norm(count, size, GroupedChannelNorm),
                 ]
                 if activation:
                     layers.append(nn.ReLU())

@@ -13,13 +13,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from farfield.data import load
 from farfield.learn import Training, predict_all, train
-from farfield.nn import GroupedLayerNorm
+from farfield.lnnet import trainable
 from farfield.papers._experiment import Progress
 
 __all__ = [
     "Fitted",
     "RandomLabels",
-    "chain",
     "fit",
     "linear_accuracy",
     "linear_ceiling",
@@ -132,27 +131,6 @@ def shifted(progress: Progress, before: int, total: int) -> Progress:
     return lambda done, _: progress(before + done, total)
 
 
-def chain(features: int, *, width: int, depth: int, groups: int, seed: int) -> nn.Sequential:
-    """``depth`` linear layers with LN-G of so many groups behind each and a linear readout; no activation.
-
-    No groups: no norm, a deep linear network. One group: LayerNorm. The norms have neither scale nor shift, which the
-    next linear layer would take in.
-
-    Examples
-    --------
-    >>> len(chain(5, width=8, depth=2, groups=2, seed=0)), len(chain(5, width=8, depth=2, groups=0, seed=0))
-    (5, 3)
-    """
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        layers: list[nn.Module] = []
-        for k in range(depth):
-            layers.append(nn.Linear(width if k else features, width))
-            if groups:
-                layers.append(GroupedLayerNorm(width, groups, elementwise_affine=False))
-        return nn.Sequential(*layers, nn.Linear(width, CLASSES))
-
-
 @dataclass(frozen=True)
 class Fitted:
     """Networks of one kind after training, one for every seed."""
@@ -177,7 +155,9 @@ def fit(
 ) -> Fitted:
     """Train one network for every seed on its images and random labels, all together."""
     features = problem.x.shape[1]
-    models = [chain(features, width=width, depth=depth, groups=groups, seed=seed) for seed in seeds]
+    models = [
+        trainable(features, CLASSES, width=width, depth=depth, groups=groups, seed=seed) for seed in seeds
+    ]
     name = f"{problem.name}-{groups}-{depth}-{width}-{training.epochs}"
     done = train(
         models, problem.x, problem.y, training=training, seeds=list(seeds), rows=problem.rows,
