@@ -246,6 +246,23 @@ def _words(value: Any) -> str:
     return " ".join(_words(v) for v in value) if isinstance(value, list) else number(value)
 
 
+def told(name: str, folder: Path) -> str:
+    """``p2.fig2``, or ``p2.fig2:larger β`` for the claims with these words: how many came out as expected."""
+    name, _, words = name.partition(":")
+    path = folder / name.partition(".")[0] / f"{name.partition('.')[2]}.json"
+    verdicts = json.loads(path.read_text(encoding="utf-8"))["verdicts"]
+    about = [v for v in verdicts if words in v["claim"]]
+    if not about:
+        raise ValueError(f"{name} has no claim with the words {words!r}")
+    return f"{sum(not v['surprising'] for v in about)} of {len(about)}"
+
+
+def _verdicts_role(role, rawtext, text, lineno, inliner, options=None, content=()):
+    name, folder = text.partition(":")[0], Path(__file__).resolve().parents[1] / "reproductions"
+    return [nodes.literal("", name), nodes.Text(f" ({told(text, folder)})")], []
+
+
 def setup(app):
     app.add_directive("reproductions", Reproductions)
+    app.add_role("verdicts", _verdicts_role)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

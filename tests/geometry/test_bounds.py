@@ -215,6 +215,22 @@ def test_theorem_4_sharp_form():
     assert bool((sharp(INPUTS["weak"], 1.3, 30) <= theorem4_bound(INPUTS["weak"], 1.3, 30)).all())
 
 
+def test_lemma_b3():
+    """(1 − (n−1)m)ⁿ ≤ det G ≤ 1 − m² with m the largest correlation; the left side says something for m < 1/(n−1)."""
+    tried = 0
+    for G in INPUTS.values():
+        n = len(G)
+        m = float((G - torch.eye(n, dtype=G.dtype)).abs().max())
+        det = math.exp(-n * float(isometry_gap(G)))
+        assert det <= (1.0 - m * m) * (1 + 1e-9)
+        if (n - 1) * m < 1:
+            tried += 1
+            assert (1.0 - (n - 1) * m) ** n <= det * (1 + 1e-9)
+        # What is made of it: γ ≤ 2/det.
+        assert float(lyapunov(G)) <= float(lyapunov_bound_from_isometry(isometry_gap(G), n)) * (1 + 1e-9)
+    assert tried >= 1
+
+
 @pytest.mark.parametrize("with_n", [False, True])
 def test_theorem_4_with_a_constant_of_one_is_no_bound(with_n):
     """Eq. 11 is C·n·β^{−ℓ} with C unnamed: C = 1 fails at every layer shown, with n or without."""

@@ -66,7 +66,7 @@ def run(
                 ),
                 Series("rate 1/β", layers, tuple((start * decay).tolist()), style="dotted", color=4),
                 Series("rate (2−β)²", layers, tuple(sharp.tolist()), style="dotted", color=3),
-                y_range=(1e-4, 30.0),
+                y_range=(1e-3, 300.0),
             )
         )
         chance = chance_level(n, width, strength, depth)
