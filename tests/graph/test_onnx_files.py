@@ -12,10 +12,11 @@ import torch
 from onnx import numpy_helper
 
 import onnx_files
+from farfield._regular_file import UnsafeFileError
 from farfield.errors import FarfieldError, MissingExtraError
 from farfield.graph import CaptureError, capture, read_onnx
 from farfield.graph.onnx import onnx_example
-from farfield.graph.onnx._wire import read_frame
+from farfield.graph.onnx._wire import fields, length_delimited, read_frame, varint
 
 
 def words(text):
@@ -144,3 +145,17 @@ def test_a_constant_larger_than_memory_is_never_made(operator, tmp_path):
     module = read_onnx(path)
     assert "big" in dict(module.named_children())
     assert sum(t.numel() for t in module.state_dict().values()) < 1000
+
+
+def test_fields_of_every_wire_type_are_stepped_over():
+    """Numbers, eight bytes, bytes by length, four bytes; and nothing else."""
+    fixed = varint(2 << 3 | 1) + bytes(8) + varint(4 << 3 | 5) + bytes(4)
+    data = varint(1 << 3) + varint(300) + fixed + length_delimited(3, b"abc")
+    found = list(fields(data, 0, len(data)))
+    assert [(f.number, f.kind) for f in found] == [(1, 0), (2, 1), (4, 5), (3, 2)]
+    assert [f.end - f.start for f in found] == [2, 8, 4, 3] and found[-1].end == len(data)
+    for kind in (3, 4, 6, 7):
+        with pytest.raises(UnsafeFileError, match=f"wire type {kind}"):
+            list(fields(varint(1 << 3 | kind) + bytes(8), 0, 9))
+    with pytest.raises(UnsafeFileError, match="reaches beyond"):
+        list(fields(fixed[:-1], 0, len(fixed) - 1))

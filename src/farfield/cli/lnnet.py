@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["lnnet"]
+
+_Rule: TypeAlias = Annotated[
+    Literal["fold", "paper"], typer.Option(help="Shallow, or one pair a layer as in P3.")
+]
+_Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of every random draw.")]
+_Plot: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Draw the points through the layers to this .png or .svg file.")
+]
+_Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 lnnet = typer.Typer(
     help="LayerNorm as a nonlinearity: networks without an activation function.",
@@ -33,14 +42,10 @@ def demo(
     points: Annotated[int, typer.Option(help="Random points; 0 for XOR.")] = 0,
     classes: Annotated[int, typer.Option(help="Random labels.")] = 2,
     dimensions: Annotated[int, typer.Option(help="Dimensions of the random points.")] = 2,
-    rule: Annotated[
-        Literal["fold", "paper"], typer.Option(help="Shallow, or one pair a layer as in P3.")
-    ] = "fold",
-    seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the points through the layers to this .png or .svg file.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    rule: _Rule = "fold",
+    seed: _Seed = 0,
+    plot: _Plot = None,
+    as_json: _Json = False,
 ) -> None:
     """Build a network of width three for XOR, or for random points with random labels, and say what it took."""
     check_files(plot)
@@ -53,18 +58,14 @@ def build(
         Path, typer.Argument(help="Points, one a row, the label last: .csv, .npy, .npz, .parquet or .pt.")
     ],
     label: Annotated[str | None, typer.Option(help="Name of the column that holds the labels.")] = None,
-    rule: Annotated[
-        Literal["fold", "paper"], typer.Option(help="Shallow, or one pair a layer as in P3.")
-    ] = "fold",
-    seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
+    rule: _Rule = "fold",
+    seed: _Seed = 0,
     save: Annotated[
         Path | None,
         typer.Option(help="Write the network to this .pt2 or .onnx file, which every command reads."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the points through the layers to this .png or .svg file.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: _Plot = None,
+    as_json: _Json = False,
 ) -> None:
     """Build a network of width three that gives your points your labels, and say what it took."""
     check_files(plot, save)

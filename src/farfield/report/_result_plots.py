@@ -21,21 +21,7 @@ _BLUE, _ORANGE, _GREEN, _GRAY = COLORS[0], COLORS[1], COLORS[2], COLORS[7]
 def plot_audit(audit: Mapping[str, Any], *, ax: Any = None) -> Any:
     """Draw |f(λu)| along the rays of an audit, with the proved bound and the norms of the data where there are any.
 
-    Parameters
-    ----------
-    audit
-        From ``Audit.to_dict()``.
-    ax
-        matplotlib axes to draw on; those of a new figure by default.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
+    ``audit`` is what ``Audit.to_dict()`` gives; ``ax`` are matplotlib's axes, of a new figure by default.
     """
     data, axes = clean(audit), new_axes() if ax is None else ax
     radii = [float(r) for r in data["rays"]["radii"]]
@@ -64,23 +50,7 @@ def plot_audit(audit: Mapping[str, Any], *, ax: Any = None) -> Any:
 def plot_certificate(certificate: Mapping[str, Any], *, ax: Any = None, name: str = "") -> Any:
     """Draw the proved and the attained range of every output, as bars one above the other.
 
-    Parameters
-    ----------
-    certificate
-        From ``Certificate.to_dict()``.
-    ax
-        matplotlib axes to draw on; those of a new figure by default.
-    name
-        What to call the model.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
+    ``certificate`` is what ``Certificate.to_dict()`` gives; ``ax`` are matplotlib's axes, of a new figure by default.
     """
     data = clean(certificate)
     return _bars(bound_rows(data), ax, clean(name) or f"Bounds of {data['output']}", "attained by some input")
@@ -89,21 +59,7 @@ def plot_certificate(certificate: Mapping[str, Any], *, ax: Any = None, name: st
 def plot_rollout(rollout: Mapping[str, Any], *, ax: Any = None) -> Any:
     """Draw the box that every state ends in, and what late states of a simulation reached of it.
 
-    Parameters
-    ----------
-    rollout
-        From ``RolloutCertificate.to_dict()``.
-    ax
-        matplotlib axes to draw on; those of a new figure by default.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
+    ``rollout`` is what ``RolloutCertificate.to_dict()`` gives; ``ax`` matplotlib axes, of a new figure by default.
     """
     data = clean(rollout)
     return _bars(rollout_rows(data), ax, f"Rollout: {data['verdict']}", "reached in a simulation")
@@ -112,21 +68,7 @@ def plot_rollout(rollout: Mapping[str, Any], *, ax: Any = None) -> Any:
 def plot_repair(repair: Mapping[str, Any], *, ax: Any = None) -> Any:
     """Draw the model before and after its repair along rays through rows, with the range of the rows shaded.
 
-    Parameters
-    ----------
-    repair
-        From ``Repair.to_dict()``.
-    ax
-        matplotlib axes to draw on; those of a new figure by default.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
+    ``repair`` is what ``Repair.to_dict()`` gives; ``ax`` are matplotlib's axes, of a new figure by default.
     """
     data, axes = clean(repair), new_axes() if ax is None else ax
     rays = [curve for curve in data["curves"] if curve["kind"] == "ray"]

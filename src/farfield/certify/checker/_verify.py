@@ -51,20 +51,7 @@ def verify_certificate(model: Any, certificate: Any, inputs: Any = None) -> Veri
     again here: checked is that this much was added, in the model's own format. Whatever was not checked is named in
     the result.
 
-    Parameters
-    ----------
-    model
-        What the certificate speaks of.
-    certificate
-        A path, the plain data, or an object with ``to_dict()``.
-    inputs
-        Example inputs to capture the model with, of which the first row is taken, as ``certify`` does; zeros of the
-        certificate's ``input_shape`` by default.
-
-    Returns
-    -------
-    Verification
-        True, with the assumptions and with what was not checked; whatever is wrong raises.
+    Parameters and result are those of :func:`farfield.certify.verify_certificate`.
 
     Raises
     ------

@@ -18,6 +18,7 @@ from farfield.papers._experiment import Progress
 from farfield.report import Series
 
 __all__ = [
+    "SIZES",
     "Layering",
     "PairedEnds",
     "Sizes",
@@ -33,6 +34,8 @@ __all__ = [
     "simulate",
 ]
 
+SIZES = {"activations": ["relu", "tanh", "sigmoid", "exp"], "n": 10, "width": 1000, "depth": 30, "runs": 10}
+"""Of the paper's simulations, where its text does not say otherwise."""
 Part = Literal["none", "layer", "mean_field"]
 
 

@@ -11,7 +11,7 @@ from typing import Unpack
 from farfield.gaussian import mean_field_constants
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
 from farfield.papers.p2._comparison import Found, compare
-from farfield.papers.p2._simulation import Layering, Sizes, Trace, band
+from farfield.papers.p2._simulation import SIZES, Layering, Sizes, Trace, band
 
 
 def run(*, activations: Sequence[str], **sizes: Unpack[Sizes]) -> ExperimentResult:
@@ -43,11 +43,8 @@ def _claim(name: str, traces: Sequence[Trace]) -> Found:
 EXPERIMENT = Experiment(
     name="p2.centering",
     description="Projection alone is not enough: without centering, activations with a mean keep the gap.",
-    settings={
-        "activations": ["relu", "tanh", "sigmoid", "exp"],
-        "n": 10, "width": 1000, "depth": 30, "degeneracy": 100.0, "runs": 10,
-    },
+    settings={**SIZES, "degeneracy": 100.0},
     quick={"width": 128, "depth": 8, "runs": 3},
     paper_size={},
     run=run,
-)  # fmt: skip
+)

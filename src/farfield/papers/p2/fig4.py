@@ -13,7 +13,7 @@ import torch
 
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
 from farfield.papers.p2._comparison import Found, compare
-from farfield.papers.p2._simulation import Layering, Sizes, Trace, band
+from farfield.papers.p2._simulation import SIZES, Layering, Sizes, Trace, band
 
 
 def run(*, activations: Sequence[str], **sizes: Unpack[Sizes]) -> ExperimentResult:
@@ -42,14 +42,8 @@ def _claim(name: str, traces: Sequence[Trace]) -> Found:
 EXPERIMENT = Experiment(
     name="p2.fig4",
     description="The layer's mean can be replaced by one number, c₀ = E σ(z): the gap follows the same curve.",
-    settings={
-        "activations": ["relu", "tanh", "sigmoid", "exp"],
-        "n": 10, "width": 1000, "depth": 30, "degeneracy": 100.0, "runs": 10,
-    },
+    settings={**SIZES, "degeneracy": 100.0},
     quick={"width": 256, "depth": 6, "runs": 3},
-    paper_size={
-        "activations": ["relu", "tanh", "sigmoid", "exp"], "n": 10, "width": 1000, "depth": 30, "runs": 10,
-        "degeneracy": 100.0,
-    },
+    paper_size={**SIZES, "degeneracy": 100.0},
     run=run,
-)  # fmt: skip
+)

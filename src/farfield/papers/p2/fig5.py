@@ -12,7 +12,7 @@ import torch
 
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
 from farfield.papers.p2._comparison import Found, compare
-from farfield.papers.p2._simulation import Layering, Sizes, Trace, band
+from farfield.papers.p2._simulation import SIZES, Layering, Sizes, Trace, band
 
 
 def run(*, activations: Sequence[str], **sizes: Unpack[Sizes]) -> ExperimentResult:
@@ -44,14 +44,8 @@ def _claim(name: str, traces: Sequence[Trace]) -> Found:
 EXPERIMENT = Experiment(
     name="p2.fig5",
     description="Centering alone is not enough: without projection the pre-activations drift off unit variance.",
-    settings={
-        "activations": ["relu", "tanh", "sigmoid", "exp"],
-        "n": 10, "width": 1000, "depth": 30, "degeneracy": 10.0, "runs": 10,
-    },
+    settings={**SIZES, "degeneracy": 10.0},
     quick={"width": 128, "depth": 8, "runs": 3},
-    paper_size={
-        "activations": ["relu", "tanh", "sigmoid", "exp"], "n": 10, "width": 1000, "depth": 30, "runs": 10,
-        "degeneracy": 10.0,
-    },
+    paper_size={**SIZES, "degeneracy": 10.0},
     run=run,
-)  # fmt: skip
+)

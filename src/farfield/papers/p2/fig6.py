@@ -11,7 +11,7 @@ from typing import Unpack
 
 from farfield.papers._experiment import ClaimVerdict, Experiment, ExperimentResult
 from farfield.papers.p2._comparison import Found, compare
-from farfield.papers.p2._simulation import Layering, Sizes, Trace, pair_numbers, paired
+from farfield.papers.p2._simulation import SIZES, Layering, Sizes, Trace, pair_numbers, paired
 
 _COMPARABLE = 1.5
 """Two gaps are called comparable within this factor."""
@@ -71,14 +71,8 @@ EXPERIMENT = Experiment(
         "The projection can be replaced by division by the constant √σ̄(1) for tanh, sigmoid and, as the paper has "
         "it, ReLU; not for exp."
     ),
-    settings={
-        "activations": ["relu", "tanh", "sigmoid", "exp"], "effective": ["relu", "tanh", "sigmoid"],
-        "n": 10, "width": 1000, "depth": 30, "degeneracy": 10.0, "runs": 10,
-    },
+    settings={**SIZES, "effective": ["relu", "tanh", "sigmoid"], "degeneracy": 10.0},
     quick={"width": 128, "depth": 8, "runs": 3},
-    paper_size={
-        "activations": ["relu", "tanh", "sigmoid", "exp"], "n": 10, "width": 1000, "depth": None, "runs": 10,
-        "degeneracy": 10.0,
-    },
+    paper_size={**SIZES, "depth": None, "degeneracy": 10.0},
     run=run,
-)  # fmt: skip
+)
