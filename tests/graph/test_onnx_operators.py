@@ -1,5 +1,7 @@
 """Every ONNX operator of the table computes what onnxruntime computes, on random shapes and attributes."""
 
+import operator
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -9,6 +11,8 @@ import torch
 import onnx_cases
 from farfield.graph._unknown import OpaqueNodeError
 from farfield.graph.onnx import onnx_operator_names, read_onnx
+from farfield.graph.onnx._values import IntVector
+from farfield.graph.onnx.operators.arithmetic import _vectors
 
 ALONE = {"ai.onnx.ml.ZipMap", "CumProd"}
 """Translated and checked elsewhere: a result that is no tensor, and an operator onnxruntime has no kernel for."""
@@ -116,3 +120,14 @@ def test_statistics_of_every_place_are_no_statistics_of_channels(tmp_path):
     path.write_bytes(onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString())
     with pytest.raises(OpaqueNodeError, match="every place"):
         read_onnx(path)(torch.from_numpy(_X))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [((2, 3), (5,), (10, 15)), ((4,), (1, 2, 3), (4, 8, 12)), ((2, 3), (4, 5), (8, 15)), ((7,), (2,), (14,))],
+)
+def test_sizes_are_computed_entry_by_entry_with_broadcasting(first, second, expected):
+    parts = [IntVector(values, len(values) == 1) for values in (first, second)]
+    made = _vectors(operator.mul, parts)
+    assert made.values == expected and made.scalar is (len(expected) == 1)
+    assert _vectors(operator.mul, [IntVector((1, 2)), IntVector((1, 2, 3))]) is None

@@ -91,6 +91,46 @@ def test_a_figure_leaves_out_what_a_logarithm_can_not_show():
     assert "6 rows" in figure.caption
 
 
+def test_names_not_their_order_say_which_argument_is_which():
+    class Two(nn.Module):
+        def forward(self, x, *, z):
+            return torch.tanh(x) + 5 * z
+
+    x, z = KEPT[:, :8], KEPT[:, 8:]
+    program = torch.export.export(Two(), (x,), {"z": z})
+    first = ff.record_isometry(program, {"x": x, "z": z})
+    assert torch.equal(first.cosines, ff.record_isometry(program, {"z": z, "x": x}).cosines)
+    with pytest.raises(InvalidValueError, match="takes x, z by name; got x, y"):
+        ff.geometry.record_isometry(program.module(), {"x": x, "y": z})
+
+
+def test_features_are_all_compared_over_many_rows():
+    rows = torch.randn(500, 16, generator=torch.Generator().manual_seed(4))
+    net = nn.Sequential(nn.Linear(16, 64, bias=False), nn.BatchNorm1d(64))
+    record = ff.record_isometry(net.eval(), torch.randn(3000, 16), axis="feature")
+    assert record.rows == (64, 64)
+    wide = nn.Sequential(nn.Linear(16, 12))
+    assert bool(torch.isfinite(ff.record_isometry(wide, rows, axis="feature").gaps).all())
+
+
+def test_running_statistics_stay_and_numbers_of_rows_are_checked():
+    net = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8)).train()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    ff.record_isometry(net, KEPT)
+    assert net.training and all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    for most in (0, -1):
+        with pytest.raises(InvalidValueError, match="one row or more"):
+            ff.record_isometry(net, KEPT, most_rows=most)
+
+
+def test_a_program_for_a_fixed_number_of_rows():
+    net = network()
+    program = torch.export.export(net, (KEPT[:4].clone(),))
+    record = ff.record_isometry(program, KEPT, most_rows=3)
+    assert set(record.rows) == {3}
+    torch.testing.assert_close(record.gaps, ff.record_isometry(net, KEPT[:3]).gaps, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.full
 def test_the_command(tmp_path):
     net = network()

@@ -206,3 +206,64 @@ def test_every_verb_takes_the_result(tmp_path):
     torch.testing.assert_close(program.module()(x), made(x))
     guarded = ff.monitor.guard(made, x)
     torch.testing.assert_close(guarded(x)[0], made(x))
+
+
+class Listed(nn.Module):
+    """A norm that is called past the places where modules are."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.steps = [self.norm]
+
+    def forward(self, x):
+        return self.steps[0](x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Listed(), "Listed holds a LayerNorm in a plain list"),
+        (
+            nn.Sequential(torch.compile(nn.LayerNorm(8), backend="eager")),
+            "0 is compiled, where it can't be exchanged",
+        ),
+        (nn.Sequential(nn.LayerNorm(8)), None),
+    ],
+    ids=["list", "compiled", "fine"],
+)
+def test_norms_out_of_sight_are_refused(model, message):
+    if message is None:
+        assert type(to_grouped(model, 2)[0]) is GroupedLayerNorm
+        return
+    with pytest.raises(InvalidValueError, match=message):
+        to_grouped(model, 2)
+
+
+def test_hooks_go_along_and_parametrized_norms_do_not():
+    net = nn.Sequential(nn.LayerNorm(8))
+    net[0].register_forward_hook(lambda module, given, output: 3 * output)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(to_grouped(net, 1)(x), net(x))
+    norm = nn.Sequential(nn.LayerNorm(8))
+    nn.utils.parametrize.register_parametrization(norm[0], "weight", nn.Identity())
+    with pytest.raises(InvalidValueError, match="0 has parametrized weights"):
+        to_grouped(norm, 2)
+
+
+def test_a_subclass_whose_scale_begins_at_zero_is_probed_all_the_same():
+    class Tripled(nn.LayerNorm):
+        def forward(self, x):
+            return 3 * super().forward(x)
+
+    norm = Tripled(8)
+    nn.init.zeros_(norm.weight)
+    with pytest.raises(InvalidValueError, match="computes something else"):
+        to_grouped(nn.Sequential(norm), 2)
+
+
+def test_types_of_weights_do_not_move_the_type_of_the_result():
+    norm, x = nn.LayerNorm(8), torch.randn(4, 8).bfloat16()
+    assert to_grouped(norm, 2)(x).dtype == torch.bfloat16
+    with pytest.raises(InvalidValueError, match="number of groups"):
+        to_grouped(norm, 2.0)

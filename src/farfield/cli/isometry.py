@@ -27,7 +27,9 @@ def isometry(
             help="What is compared: samples, tokens of a sequence, or features (channels of images)."
         ),
     ] = "sample",
-    most_rows: Annotated[int, typer.Option(help="How many rows are taken, the first ones.")] = 64,
+    most_rows: Annotated[
+        int | None, typer.Option(help="How many rows are taken, the first ones; 64, or 4096 for features.")
+    ] = None,
     trust: Trust = False,
     plot: Annotated[Path | None, typer.Option(help="Draw it to this .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -46,7 +48,8 @@ def isometry(
     model, _ = load_model(target, builder, weights, arguments, trust=trust)
     if hasattr(model, "eval"):
         model.eval()
-    record = monitor.record_isometry(model, data, axis=axis, most_rows=most_rows)
+    rows = most_rows if most_rows is not None or axis == "feature" else 64
+    record = monitor.record_isometry(model, data, axis=axis, most_rows=rows)
     if plot is not None:
         from farfield.report import isometry_figure, save_figure
 

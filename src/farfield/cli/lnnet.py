@@ -68,7 +68,11 @@ def build(
     as_json: _Json = False,
 ) -> None:
     """Build a network of width three that gives your points your labels, and say what it took."""
+    from farfield.errors import InvalidValueError
+
     check_files(plot, save)
+    if save is not None and save.suffix not in (".pt2", ".onnx"):
+        raise InvalidValueError(f"A network is written to .pt2 or .onnx; got --save {save}.")
     _build(*_points(file, label), rule, seed, plot, save, as_json)
 
 
@@ -87,10 +91,11 @@ def _points(file: Path, label: str | None) -> tuple[Tensor, Tensor]:
         raise UnknownNameError("column", label, names)
     at = rows.shape[1] - 1 if label is None else names.index(label)
     x, y = rows[:, [k for k in range(rows.shape[1]) if k != at]].double(), rows[:, at]
-    if not bool((y == y.round()).all()):
+    whole = (y == y.round()) & y.isfinite()
+    if not bool(whole.all()):
         raise InvalidValueError(
-            f"Labels are whole numbers, one for each class; column {at + 1} has {float(y[y != y.round()][0]):g}. "
-            "Name the right column with --label."
+            f"Labels are whole numbers, one for each class; column {at + 1} has {float(y[~whole][0]):g}. Name "
+            "the right column with --label."
         )
     return x, y.long()
 
@@ -134,7 +139,9 @@ def _build(
         write_program(
             export_for_any_rows(net, (x[:1].to(net.readout.weight.dtype),), {}), save, names=["scores"]
         )
-        typer.echo(f"wrote {save}; next: farfield audit {save}", err=True)
+        columns = ", ".join(map(str, net.labels.tolist()[:12]))
+        typer.echo(f"wrote {save}, with a score for each of the labels {columns}", err=True)
+        typer.echo(f"next: farfield audit {save}", err=True)
     if as_json:
         print_json(facts)
         return

@@ -83,20 +83,21 @@ def recognize(sigma: object) -> tuple[str, dict[str, float]] | None:
 
 
 def _check_elementwise(function: ScalarMap, name: str) -> None:
-    x = torch.linspace(-3.0, 3.0, 24, dtype=torch.float64)
+    # Not in order, and on two axes: sorting or turning them maps no entry by itself.
+    x = torch.linspace(-3.0, 3.0, 24, dtype=torch.float64)[torch.arange(24) * 7 % 24].reshape(8, 3)
     try:
         with torch.no_grad():
             y = function(x)
-            one_by_one = [function(x[i : i + 1]) for i in range(len(x))]
+            one_by_one = [function(point) for point in x.reshape(-1, 1)]
     except Exception as error:
         raise InvalidValueError(
-            f"{name} is not an elementwise map of tensors: it fails on float64 points of shape (24,) or (1,) with "
+            f"{name} is not an elementwise map of tensors: it fails on float64 points of shape (8, 3) or (1,) with "
             f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(y, Tensor) or y.shape != x.shape:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise InvalidValueError(
-            f"An activation maps a tensor to one of the same shape; {name} maps shape (24,) to {got}."
+            f"An activation maps a tensor to one of the same shape; {name} maps shape (8, 3) to {got}."
         )
     if y.dtype != torch.float64:
         raise InvalidValueError(
@@ -105,7 +106,7 @@ def _check_elementwise(function: ScalarMap, name: str) -> None:
         )
     if not bool(torch.isfinite(y).all()):
         raise InvalidValueError(f"{name} is not finite at x = {float(x[~torch.isfinite(y)][0]):g}.")
-    same = torch.isclose(y, torch.cat(one_by_one), rtol=1e-12, atol=1e-12)
+    same = torch.isclose(y, torch.cat(one_by_one).reshape(x.shape), rtol=1e-12, atol=1e-12)
     if not bool(same.all()):
         raise InvalidValueError(
             f"{name} is not elementwise: its value at one point depends on the others (as in softmax or a "

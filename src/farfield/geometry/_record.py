@@ -100,9 +100,9 @@ def record_isometry(
         ``"sample"``: rows are the samples, all else is flattened, and modules whose output has another first axis are
         passed over. ``"token"``: outputs of shape (samples, tokens, features), a matrix of tokens for each sample.
         Padding counts as tokens unless ``mask`` says what it is. ``"feature"``: rows are the features, or the
-        channels of images, over all samples: what BatchNorm brings to one length.
+        channels of images (the second axis, as for BatchNorm) over all samples: what BatchNorm brings to one length.
     most_rows
-        Compare only the first so many rows, at least one.
+        Compare only the first so many samples or tokens, at least one; features are all compared.
     mask
         For tokens: (samples, tokens), non-zero for tokens and 0 for padding, as tokenizers' ``attention_mask``.
 
@@ -146,12 +146,12 @@ def record_isometry(
             if mask is None
             else [x[m.to(x.device).bool()] for x, m in zip(rows, mask, strict=True)]
         )
-        chosen = [x[:most_rows] for x in chosen]
+        chosen = chosen if axis == "feature" else [x[:most_rows] for x in chosen]
         found.append((name, kind, max(map(len, chosen)), _shape(chosen)))
 
     with torch.no_grad():
         if layers is None and isinstance(model, fx.GraphModule):
-            _Looking(model, look).run(*arguments, *keywords.values())
+            _Looking(model, look).run(*arguments, *_in_order(model, keywords, len(arguments)))
         else:
             _run_hooked(model, _chosen(model, layers), look, arguments, keywords)
     if not found:
@@ -180,6 +180,16 @@ def _run_hooked(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _in_order(model: fx.GraphModule, keywords: dict[str, Any], first: int) -> list[Any]:
+    """Values by name in the order of a program's inputs."""
+    names = [str(node.target) for node in model.graph.nodes if node.op == "placeholder"][first:]
+    if set(names) != set(keywords):
+        raise InvalidValueError(
+            f"The program takes {', '.join(names) or 'no more inputs'} by name; got {', '.join(keywords) or 'none'}."
+        )
+    return [keywords[name] for name in names]
 
 
 class _Looking(fx.Interpreter):

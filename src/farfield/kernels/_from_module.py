@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
 import math
 import warnings
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from farfield.errors import InvalidValueError
-from farfield.gaussian import activation
+from farfield.errors import FarfieldError, InvalidValueError
+from farfield.gaussian import activation, activation_names
 from farfield.kernels._layers import Activate, Dense, Identity, Layer, LayerNorm, RMSNorm, Variance
 from farfield.kernels._network import NetworkKernel
-from farfield.nn import MLP, Elementwise, GroupedLayerNorm, Project, ScaledLinear
+from farfield.nn import MLP, Elementwise, GroupedLayerNorm, Project, ScaledLinear, activation_module
 from farfield.nn import LayerNorm as TwoPartLayerNorm
 
 __all__ = ["from_module"]
@@ -72,9 +72,10 @@ def from_module(
     reader = _Reader((weight_var, bias_var))
     layers = tuple(reader.layers(module, ""))
     if reader.otherwise:
+        names = ", ".join(dict.fromkeys(reader.otherwise))
         warnings.warn(
-            f"The weights of {', '.join(reader.otherwise)} are not as torch draws them; the kernel is that of a "
-            "network drawn so. Give weight_var and bias_var for the one you mean.",
+            f"The weights of {names} are not as torch draws them; the kernel is that of a network drawn so. Give "
+            "weight_var and bias_var for the one you mean.",
             stacklevel=2,
         )
     try:
@@ -93,9 +94,12 @@ class _Reader:
     linears: _Variances
     assumed: dict[str, None] = field(default_factory=dict)
     otherwise: list[str] = field(default_factory=list)
+    wide: bool = False
+    """Whether a linear layer has been passed."""
 
     def layers(self, module: nn.Module, path: str) -> Iterator[Layer]:
         """Of a module, from its inputs up."""
+        _refuse_hidden(module, path or "the module itself")
         if isinstance(module, TwoPartLayerNorm):
             yield LayerNorm()
         elif (
@@ -126,13 +130,16 @@ class _Reader:
             ) from error
         before: fx.Node | None = None
         for node in graph.nodes:
-            if node.op == "output" or (node.op == "placeholder" and before is None):
+            if node.op == "placeholder" and (before is None or not node.users):
                 before = before or node
                 continue
-            if node.all_input_nodes != [before]:
+            alone = node.args == (before,) and not node.kwargs
+            if node.op == "output" and alone:
+                return
+            if node.all_input_nodes != [before] or (node.op in ("output", "call_module") and not alone):
                 raise InvalidValueError(
-                    f"{name} does not call one layer after the other: {node.name} takes something else than the "
-                    f"layer before. {_RESIDUAL}"
+                    f"{name} does not call one layer after the other: {node.name} takes something else than what the "
+                    f"layer before gave, and that alone. {_RESIDUAL}"
                 )
             before = node
             if node.op == "call_module":
@@ -142,20 +149,28 @@ class _Reader:
 
     def _one(self, module: nn.Module, path: str) -> Layer:
         if isinstance(module, ScaledLinear):
+            self.wide = True
             return Dense(module.weight_var, module.bias_var)
         if isinstance(module, nn.Linear):
             return self._linear(module, path)
         if isinstance(module, nn.LayerNorm | nn.RMSNorm | GroupedLayerNorm):
-            if any(True for _ in module.parameters()):
-                self.assumed["Norms have scale 1 and shift 0, as they begin, and these are not trained."] = (
-                    None
-                )
+            for name, start in (("weight", 1.0), ("bias", 0.0)):
+                parameter = getattr(module, name, None)
+                if parameter is not None:
+                    self.assumed[_NORMS] = None
+                    if not parameter.is_meta and bool((parameter.detach() != start).any()):
+                        self.otherwise.append(path)
             if isinstance(module, GroupedLayerNorm) and module.groups > 1:
+                if not self.wide:
+                    raise InvalidValueError(
+                        f"{path} normalizes the inputs in groups, and their number is what it is. Only behind a "
+                        "linear layer groups are as wide as one likes."
+                    )
                 self.assumed["Groups of a norm are as wide as one likes, so that LN-G is LayerNorm."] = None
             return RMSNorm() if isinstance(module, nn.RMSNorm) else LayerNorm()
         if isinstance(module, Project):
             return RMSNorm()
-        if isinstance(module, nn.Identity | nn.Flatten):
+        if isinstance(module, nn.Identity) or (isinstance(module, nn.Flatten) and module.start_dim == 1):
             return Identity()
         if isinstance(module, nn.Dropout | nn.AlphaDropout):
             if module.training and module.p > 0:
@@ -176,12 +191,20 @@ class _Reader:
 
     def _linear(self, module: nn.Linear, path: str) -> Layer:
         weight_var, bias_var = self.linears
+        self.wide = True
+        if module.in_features < 1:
+            raise InvalidValueError(f"{path} takes no features yet. Run a lazy module once first.")
         if weight_var is None and bias_var is None:
             self.assumed[
                 "Weights and biases of nn.Linear are drawn by torch: variance 1/(3 fan_in), both."
             ] = None
             n = module.weight.numel()
-            share = 3.0 * module.in_features * float(module.weight.detach().double().square().mean())
+            drawn = not module.weight.is_meta
+            share = (
+                3.0 * module.in_features * float(module.weight.detach().double().square().mean())
+                if drawn
+                else 1.0
+            )
             # Of n uniform numbers the mean square is known to √(0.8/n) of itself.
             if abs(share - 1.0) > 0.05 + 6.0 * math.sqrt(0.8 / n):
                 self.otherwise.append(path)
@@ -199,6 +222,19 @@ _RESIDUAL = (
 )
 
 
+_NORMS = "Norms have scale 1 and shift 0, as they begin, and these are not trained."
+_READ = (
+    nn.Linear,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.Sequential,
+    nn.Flatten,
+    ScaledLinear,
+    GroupedLayerNorm,
+    Project,
+)
+
+
 class _LayerTracer(fx.Tracer):
     """Follows a forward down to the modules that are layers here."""
 
@@ -207,22 +243,41 @@ class _LayerTracer(fx.Tracer):
         return True
 
 
+def _refuse_hidden(module: nn.Module, path: str) -> None:
+    """Raise for what a module's type does not show: a forward of its own, hooks, parametrizations."""
+    own = "forward" in vars(module) or any(
+        isinstance(module, kind) and type(module).forward is not kind.forward for kind in _READ
+    )
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    if own or hooks or hasattr(module, "parametrizations"):
+        what = "a forward of its own" if own else "hooks" if hooks else "parametrizations"
+        raise InvalidValueError(
+            f"{path} is a {type(module).__name__} with {what}, not read here. {_RESIDUAL}"
+        )
+
+
 def _function(node: fx.Node, name: str) -> Layer:
-    """A function between modules: flatten, dropout at evaluation, or an activation."""
-    target: Any = getattr(torch, str(node.target), None) if node.op == "call_method" else node.target
-    rest = {k: v for k, v in node.kwargs.items() if k != "inplace" and v is not None}
-    if target is torch.flatten:
+    """A function between modules: flatten, dropout at evaluation, or an activation that torch has."""
+    target: Any = node.target
+    if node.op == "call_method":
+        target = getattr(torch, str(target).removesuffix("_"), None)
+    try:
+        words = [*inspect.signature(target).parameters][1:]
+    except (TypeError, ValueError):  # of C, whose arguments have no names
+        words = ["start_dim"] if target is torch.flatten else [str(k) for k in range(len(node.args))]
+    rest = dict(zip(words, node.args[1:], strict=False)) | node.kwargs
+    rest = {k: v for k, v in rest.items() if k != "inplace" and v is not None}
+    if target is torch.flatten and rest == {"start_dim": 1}:
         return Identity()
     if target is nn.functional.dropout and not rest.get("training", True):
         return Identity()
     try:
-        if node.op not in ("call_function", "call_method") or len(node.args) > 1 or target is None:
-            raise InvalidValueError("no function of the layer before alone")
-        return Activate(activation(functools.partial(target, **rest) if rest else target), 1.0)
-    except InvalidValueError as error:
-        raise InvalidValueError(
-            f"{name} calls {node.name}, which is no activation: {error} {_RESIDUAL}"
-        ) from None
+        found = activation(target)
+        if found.name in activation_names():
+            return Activate(activation(type(activation_module(found.name))(**rest)) if rest else found, 1.0)
+    except (FarfieldError, TypeError, RuntimeError):
+        pass
+    raise InvalidValueError(f"{name} calls {node.name}, which is no activation that torch has. {_RESIDUAL}")
 
 
 def _join(path: str, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from farfield.errors import InvalidValueError
 from farfield.nn import GroupedLayerNorm
 
 __all__ = ["trainable"]
@@ -33,6 +34,10 @@ def trainable(
     >>> [type(m).__name__ for m in trainable(5, 2, width=8, depth=2)]
     ['Linear', 'GroupedLayerNorm', 'Linear', 'GroupedLayerNorm', 'Linear']
     """
+    if min(in_features, out_features, width) < 1 or depth < 0:
+        raise InvalidValueError(
+            f"Sizes are 1 or more and depth 0 or more; got {in_features}, {out_features}, {width}, {depth}."
+        )
 
     def build() -> nn.Sequential:
         layers: list[nn.Module] = []

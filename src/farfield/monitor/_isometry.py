@@ -8,9 +8,10 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from farfield import geometry
-from farfield.calibration import Batches, argument_names
+from farfield.calibration import Batches, argument_names, fixed_rows
+from farfield.errors import InvalidValueError
 from farfield.geometry import IsometryRecord
-from farfield.graph import Runnable, as_module
+from farfield.graph import Runnable, as_module, untouched
 from farfield.monitor._looks import Monitor
 
 __all__ = ["IsometryMonitor", "record_isometry"]
@@ -22,7 +23,7 @@ def record_isometry(
     *,
     layers: type[nn.Module] | tuple[type[nn.Module], ...] | str | Iterable[str] | None = None,
     axis: Literal["sample", "token", "feature"] = "sample",
-    most_rows: int = 256,
+    most_rows: int | None = None,
     mask: Tensor | None = None,
 ) -> IsometryRecord:
     """How close to orthogonal the rows of your data are after every layer of your network; ``print`` it for a table.
@@ -32,13 +33,14 @@ def record_isometry(
     Parameters
     ----------
     model
-        A module, in the mode it is in; an exported program; or the path of a ``.pt2`` or ``.onnx`` file.
+        A module, in its mode and left as it is; an exported program; or the path of a ``.pt2`` or ``.onnx`` file.
     data
         Rows, as for :func:`farfield.repair`; the first batch of a loader.
     layers, axis, mask
         As there.
     most_rows
-        How many rows are taken. Fewer than the narrowest layer has features: more are always dependent, gap ∞.
+        How many rows are taken: 256, or 4096 to compare features. Take fewer than the narrowest layer has features,
+        or for features more than the widest has: else the gap is always ∞.
 
     Examples
     --------
@@ -49,17 +51,14 @@ def record_isometry(
     [('0', '1'), ('linear', 'layer_norm')]
     """
     module = as_module(model)
-    batches = Batches(data, module, size=most_rows)
-    arguments, keywords = batches.some()
+    most = most_rows or (4096 if axis == "feature" else 256)
+    if most < 1 or most_rows == 0:
+        raise InvalidValueError(f"A Gram matrix has one row or more, got most_rows={most_rows}.")
+    arguments, keywords = Batches(data, module, size=fixed_rows(module) or most).some()
     named = dict(zip(argument_names(module), arguments, strict=False)) if keywords else {}
-    return geometry.record_isometry(
-        module,
-        {**named, **keywords} if keywords else arguments,
-        layers=layers,
-        axis=axis,
-        most_rows=most_rows,
-        mask=mask,
-    )
+    batch = {**named, **keywords} if keywords else arguments
+    with untouched(module):
+        return geometry.record_isometry(module, batch, layers=layers, axis=axis, most_rows=most, mask=mask)
 
 
 class IsometryMonitor(Monitor):

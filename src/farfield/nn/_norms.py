@@ -167,7 +167,7 @@ class GroupedLayerNorm(nn.Module):
         self, num_features: int, groups: int, *, elementwise_affine: bool = True, norm_eps: float = 1e-5
     ) -> None:
         super().__init__()
-        if groups < 1 or num_features % groups:
+        if not isinstance(groups, int) or groups < 1 or num_features % groups:
             raise InvalidValueError(
                 f"The number of groups divides the number of features; {groups} does not divide {num_features}."
             )
@@ -186,8 +186,9 @@ class GroupedLayerNorm(nn.Module):
         size = self.num_features // self.groups
         grouped = x.reshape(*x.shape[:-1], self.groups, size)
         y = nn.functional.layer_norm(grouped, (size,), eps=self.norm_eps).reshape(x.shape)
+        kind = y.dtype  # as torch's LayerNorm, whatever type its weights have
         y = y if self.weight is None else y * self.weight
-        return y if self.bias is None else y + self.bias
+        return (y if self.bias is None else y + self.bias).to(kind)
 
     def extra_repr(self) -> str:
         """What print shows."""

@@ -26,6 +26,7 @@ def to_grouped(model: Model, groups: int) -> Model:
 
     torch's fast path for transformer encoders reads a norm's weights and computes plain LayerNorm with them, so it is
     switched off in the layers that are changed, and there alone: they take their ordinary path, at its speed.
+    What a model does with ``norm.weight`` itself, as in ``F.layer_norm(x, shape, self.norm.weight)``, stays as it is.
 
     Parameters
     ----------
@@ -50,6 +51,7 @@ def to_grouped(model: Model, groups: int) -> Model:
     GroupedLayerNorm(8, groups=2, elementwise_affine=True, norm_eps=1e-05)
     """
     made = copy.deepcopy(model)
+    _refuse_out_of_sight(made)
     found = {name: m for name, m in made.named_modules() if isinstance(m, nn.LayerNorm | LayerNorm)}
     if not found:
         raise InvalidValueError(f"{type(model).__name__} has no LayerNorm that could be parted into groups.")
@@ -78,6 +80,8 @@ def _grouped(norm: nn.Module, groups: int, name: str) -> GroupedLayerNorm:
             else "is farfield's LayerNorm, which takes any number of features. Use nn.LayerNorm, which knows it"
         )
         raise InvalidValueError(f"{name} {why}.")
+    if hasattr(norm, "parametrizations"):
+        raise InvalidValueError(f"{name} has parametrized weights. Remove the parametrization first.")
     kind = _kind(norm, shape[0], name)
     try:
         return _with_weights(norm, kind, shape[0], groups)
@@ -85,9 +89,27 @@ def _grouped(norm: nn.Module, groups: int, name: str) -> GroupedLayerNorm:
         raise InvalidValueError(f"{name}: {error}") from None
 
 
+def _refuse_out_of_sight(model: nn.Module) -> None:
+    """Raise for norms that are called past the places where modules can be exchanged."""
+    for name, module in model.named_modules():
+        held = [v for value in vars(module).values() if isinstance(value, list | tuple) for v in value]
+        norms = [
+            m for v in held if isinstance(v, nn.Module) for m in v.modules() if isinstance(m, nn.LayerNorm)
+        ]
+        if norms or (name and hasattr(module, "_orig_mod")):
+            what = "holds a LayerNorm in a plain list" if norms else "is compiled"
+            way = "Use nn.ModuleList" if norms else "Compile it when its norms are exchanged"
+            raise InvalidValueError(
+                f"{name or type(module).__name__} {what}, where it can't be exchanged. {way}."
+            )
+
+
 def _with_weights(norm: Any, kind: type[GroupedLayerNorm], features: int, groups: int) -> GroupedLayerNorm:
     made = kind(features, groups, elementwise_affine=False, norm_eps=float(norm.eps))
     made.weight, made.bias = norm.weight, norm.bias
+    for held in vars(norm):
+        if "_hooks" in held:
+            setattr(made, held, getattr(norm, held))
     return made.train(norm.training)
 
 
@@ -96,6 +118,9 @@ def _kind(norm: nn.Module, features: int, name: str) -> type[GroupedLayerNorm]:
     if type(norm) is nn.LayerNorm:
         return GroupedLayerNorm
     like = next(norm.parameters(), torch.zeros(()))
+    norm = copy.deepcopy(norm)
+    for parameter in norm.parameters():  # which may begin at 0, and then show nothing
+        parameter.data = torch.linspace(0.5, 1.5, parameter.numel()).reshape(parameter.shape).to(like)
     for kind, shape in ((GroupedChannelNorm, (2, features, 3, 5)), (GroupedLayerNorm, (2, 3, features))):
         x = torch.linspace(-2.0, 3.0, math.prod(shape)).sin().reshape(shape).to(like)
         try:

@@ -216,11 +216,11 @@ def _verdict(v: ClaimVerdict) -> dict[str, JSON]:
 
 
 def _judge(experiment: Experiment, record: dict[str, Any]) -> bool:
-    """Add to a record the verdicts that its own numbers give and that it does not hold; whether there were any."""
-    held = {v["claim"] for v in record["verdicts"]}
-    more = [_verdict(v) for v in experiment.claims(record) if v.claim not in held]
-    record["verdicts"] += more
-    return bool(more)
+    """Put the verdicts that its own numbers give into a record, in place of older ones; whether that changed it."""
+    fresh = {v.claim: _verdict(v) for v in experiment.claims(record)}
+    before = record["verdicts"]
+    record["verdicts"] = [fresh.pop(v["claim"], v) for v in before] + list(fresh.values())
+    return bool(record["verdicts"] != before)
 
 
 def _write(record: Mapping[str, JSON], target: Path) -> None:

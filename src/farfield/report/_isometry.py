@@ -47,5 +47,5 @@ def isometry_figure(record: IsometryRecord) -> Figure:
     )
     rows = max(record.rows)
     return Figure(
-        "Isometry through the network", panels, f"{rows} rows compared behind every layer.", columns=3
+        "Isometry through the network", panels, f"At most {rows} rows compared behind a layer.", columns=3
     )

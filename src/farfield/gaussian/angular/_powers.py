@@ -92,7 +92,11 @@ class SplitSeries:
         if self.cross == 0.0:
             return deficit, 1.0 + value
         opposite, mirrored = self._one(math.pi - theta, True)
-        below = (deficit - self.cross * mirrored).clamp(min=0)
+        # Written about the nearer of 0 and π, where an even σ is the same again.
+        acute = theta <= math.pi / 2
+        below = torch.where(
+            acute, deficit - self.cross * mirrored, 1.0 - self.cross + self.cross * opposite - value
+        ).clamp(min=0)
         if self.cross > 0.0:
             return below, 2.0 - below
         return below, 1.0 + self.cross + value - self.cross * opposite
