@@ -397,3 +397,8 @@ def test_registering_enrols_in_the_contract_suite() -> None:
         check(cases["lecun_tanh"])
     with pytest.raises(AssertionError, match="autograd differs"):
         CHECKS["derivative"](cases["lecun_slip"])
+
+
+@pytest.mark.parametrize(("n", "kind"), [(0.5, "sublinear"), (1.0, "linear"), (1.5, "superlinear")])
+def test_tails_of_powers(n, kind):
+    assert activation("power_relu", n=n).growth.right.kind == kind
