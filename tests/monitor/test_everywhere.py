@@ -63,6 +63,7 @@ BUILDERS = {
     "mean-field center": lambda: ffnn.MeanFieldCenter("relu"),
     "mean-field projection": lambda: ffnn.MeanFieldProject("relu"),
     "norm of groups": lambda: ffnn.GroupedLayerNorm(6, 2),
+    "norm of channels": lambda: ffnn.GroupedChannelNorm(6, 2),
     "elementwise": lambda: ffnn.Elementwise("gelu"),
     "network": lambda: ffnn.MLP(6, 2, width=16, depth=2, norm="layer", parametrization="ntk"),
 }
